@@ -1,0 +1,23 @@
+# libtorch as one imported target weft_torch, without torch's own CMake files: those of PyPI's wheels stop at the CUDA
+# dialect with CMake 3.25, and Debian's add flags that we do not want. WEFT_TORCH_ROOT is the folder that holds include/ and
+# lib/ of a wheel (tools/build_with_pip_torch.sh sets it); without it Debian's libtorch is used.
+set(WEFT_TORCH_ROOT "" CACHE PATH "folder with include/ and lib/ of a libtorch; empty: Debian's")
+if(WEFT_TORCH_ROOT)
+  set(_inc ${WEFT_TORCH_ROOT}/include)
+  set(_libdirs ${WEFT_TORCH_ROOT}/lib)
+else()
+  find_path(_inc NAMES ATen/ATen.h)
+  set(_libdirs /usr/lib /usr/lib/${CMAKE_LIBRARY_ARCHITECTURE})
+endif()
+set(_libs)
+foreach(name torch torch_cpu c10)
+  find_library(WEFT_LIB_${name} NAMES ${name} PATHS ${_libdirs} NO_DEFAULT_PATH)
+  list(APPEND _libs ${WEFT_LIB_${name}})
+endforeach()
+include(FindPackageHandleStandardArgs)
+find_package_handle_standard_args(WeftTorch REQUIRED_VARS _inc WEFT_LIB_torch_cpu WEFT_LIB_c10)
+if(NOT TARGET weft_torch)
+  add_library(weft_torch INTERFACE)
+  target_include_directories(weft_torch SYSTEM INTERFACE ${_inc} ${_inc}/torch/csrc/api/include)
+  target_link_libraries(weft_torch INTERFACE ${WEFT_LIB_torch_cpu} ${WEFT_LIB_c10})
+endif()

@@ -1,0 +1,24 @@
+# Compiler, warnings, sanitizers, ccache.
+set(CMAKE_CXX_STANDARD 20)
+set(CMAKE_CXX_STANDARD_REQUIRED ON)
+set(CMAKE_CXX_EXTENSIONS OFF)
+set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
+set(CMAKE_POSITION_INDEPENDENT_CODE ON)
+if(NOT CMAKE_BUILD_TYPE)
+  set(CMAKE_BUILD_TYPE Release CACHE STRING "" FORCE)
+endif()
+set(CMAKE_CXX_FLAGS_RELEASE "-O2")
+set(WEFT_SANITIZE "" CACHE STRING "sanitizers, e.g. address,undefined or thread")
+
+# Numerics rule 1 (docs/numerics.md): g++ contracts a*b+c into FMA by default; here FMA exists only where it is written.
+add_compile_options(-ffp-contract=off -fno-fast-math)
+if(WEFT_SANITIZE)
+  add_compile_options(-fsanitize=${WEFT_SANITIZE} -fno-omit-frame-pointer -g1)
+  add_link_options(-fsanitize=${WEFT_SANITIZE})
+endif()
+
+find_program(WEFT_CCACHE ccache)
+if(WEFT_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${CMAKE_COMMAND} -E env CCACHE_SLOPPINESS=pch_defines,time_macros,include_file_mtime,include_file_ctime ${WEFT_CCACHE})
+endif()
+set(WEFT_WARNINGS -Wall -Wextra -Wshadow -Wnon-virtual-dtor -Werror)
