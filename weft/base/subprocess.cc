@@ -145,6 +145,7 @@ void Subprocess::start() {
   posix_spawn_file_actions_adddup2(&actions, in.read, STDIN_FILENO);
   posix_spawn_file_actions_adddup2(&actions, out.write, STDOUT_FILENO);
   posix_spawn_file_actions_adddup2(&actions, err.write, STDERR_FILENO);
+  posix_spawn_file_actions_addclosefrom_np(&actions, STDERR_FILENO + 1);  // those of ours that stay open on exec
   if (!options_.working_directory.empty()) posix_spawn_file_actions_addchdir_np(&actions, options_.working_directory.c_str());
   sigset_t none, all;
   sigemptyset(&none);
