@@ -70,32 +70,38 @@ void microkernel(const float* a, int64_t lda, const float* b, int64_t ldb, int64
   tile_end<MR, NV>(acc, c, ldc, into);
 }
 
-#define WEFT_ROW_CASE(n)                                                                                       \
-  case n:                                                                                                      \
-    if constexpr (n <= kTileRows) microkernel<n, NV, kLayout>(a, lda, b, ldb, vector_stride, k, c, ldc, into); \
-    break;
+inline constexpr int kTileAccumulators = kTileRows * kTileVectors;
 
-// Any number of rows up to kTileRows. NV is at most kTileVectors, or more where rows * NV stays within kTileRows * kTileVectors.
+// Runs CALL with a constant R equal to `rows`, for the tiles R x NV that fit the registers.
+#define WEFT_ROW_CASE(n, ...)                                                 \
+  case n: {                                                                   \
+    constexpr int R = n;                                                      \
+    if constexpr (R <= kTileRows && R * NV <= kTileAccumulators) __VA_ARGS__; \
+    break;                                                                    \
+  }
+#define WEFT_ROW_SWITCH(rows, ...) \
+  switch (rows) {                  \
+    WEFT_ROW_CASE(1, __VA_ARGS__)  \
+    WEFT_ROW_CASE(2, __VA_ARGS__)  \
+    WEFT_ROW_CASE(3, __VA_ARGS__)  \
+    WEFT_ROW_CASE(4, __VA_ARGS__)  \
+    WEFT_ROW_CASE(5, __VA_ARGS__)  \
+    WEFT_ROW_CASE(6, __VA_ARGS__)  \
+    WEFT_ROW_CASE(7, __VA_ARGS__)  \
+    WEFT_ROW_CASE(8, __VA_ARGS__)  \
+    WEFT_ROW_CASE(9, __VA_ARGS__)  \
+    WEFT_ROW_CASE(10, __VA_ARGS__) \
+    WEFT_ROW_CASE(11, __VA_ARGS__) \
+    WEFT_ROW_CASE(12, __VA_ARGS__) \
+    default: break;                \
+  }
+
+// Any number of rows up to kTileRows with rows * NV <= kTileAccumulators (so few rows may take more vectors than kTileVectors).
 template <int NV, ALayout kLayout = ALayout::kRows>
 void microkernel_rows(int64_t rows, const float* a, int64_t lda, const float* b, int64_t ldb, int64_t vector_stride, int64_t k,
                       float* c, int64_t ldc, Into into) {
-  switch (rows) {
-    WEFT_ROW_CASE(1)
-    WEFT_ROW_CASE(2)
-    WEFT_ROW_CASE(3)
-    WEFT_ROW_CASE(4)
-    WEFT_ROW_CASE(5)
-    WEFT_ROW_CASE(6)
-    WEFT_ROW_CASE(7)
-    WEFT_ROW_CASE(8)
-    WEFT_ROW_CASE(9)
-    WEFT_ROW_CASE(10)
-    WEFT_ROW_CASE(11)
-    WEFT_ROW_CASE(12)
-    default: break;
-  }
+  WEFT_ROW_SWITCH(rows, microkernel<R, NV, kLayout>(a, lda, b, ldb, vector_stride, k, c, ldc, into))
 }
-#undef WEFT_ROW_CASE
 
 // A small product on the calling thread: C [m, 16 * vectors], any m and vectors, B not packed by this function.
 inline void microkernel_block(int64_t m, int64_t vectors, const float* a, int64_t lda, const float* b, int64_t ldb,

@@ -30,6 +30,12 @@
 #pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma")
 #endif
 
+// The AVX-512 intrinsics of g++ 12 build "undefined" operands by self-initialisation, which it then warns of wherever they are inlined.
+#if WEFT_SIMD_TARGET >= 2
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#pragma GCC diagnostic ignored "-Wuninitialized"
+#endif
+
 #define WEFT_INLINE inline __attribute__((always_inline))
 
 namespace weft::kernels::WEFT_SIMD_NAMESPACE {
