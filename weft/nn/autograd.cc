@@ -1,0 +1,86 @@
+#include "weft/nn/autograd.h"
+
+#include <torch/csrc/autograd/autograd.h>
+#include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/functions/utils.h>
+
+#include <atomic>
+
+#include "weft/base/error.h"
+
+namespace weft::nn {
+namespace {
+
+class BackwardNode : public torch::autograd::Node {
+ public:
+  explicit BackwardNode(Backward fn) : fn_(std::move(fn)) {}
+  std::string name() const override { return "weft"; }
+  void release_variables() override { fn_ = nullptr; }
+
+ private:
+  torch::autograd::variable_list apply(torch::autograd::variable_list&& grads) override {
+    WEFT_CHECK(fn_, "backward ran twice through one graph");
+    at::NoGradGuard guard;
+    Grads out = fn_(Grads(grads.begin(), grads.end()));
+    // Backwards may list fewer inputs than were passed when the last ones have no gradient.
+    out.resize(num_outputs());
+    return torch::autograd::variable_list(out.begin(), out.end());
+  }
+  Backward fn_;
+};
+
+std::atomic<bool> compositions_forced{false};
+
+}  // namespace
+
+bool needs_grad(std::initializer_list<at::Tensor> inputs, std::initializer_list<Parameter*> params) {
+  if (!at::GradMode::is_enabled()) return false;
+  for (const at::Tensor& t : inputs)
+    if (t.defined() && t.requires_grad()) return true;
+  for (const Parameter* p : params)
+    if (p && p->trainable()) return true;
+  return false;
+}
+
+std::vector<at::Tensor> record(std::initializer_list<at::Tensor> inputs, std::initializer_list<Parameter*> params,
+                               std::vector<at::Tensor> outputs, Backward backward) {
+  if (!needs_grad(inputs, params)) return outputs;
+  auto node = std::make_shared<BackwardNode>(std::move(backward));
+  torch::autograd::edge_list edges;
+  for (const at::Tensor& t : inputs)
+    edges.push_back(t.defined() && t.requires_grad() ? torch::autograd::impl::gradient_edge(t) : torch::autograd::Edge());
+  node->set_next_edges(std::move(edges));
+  for (at::Tensor& t : outputs) torch::autograd::set_history(t, node);
+  return outputs;
+}
+
+at::Tensor record(std::initializer_list<at::Tensor> inputs, std::initializer_list<Parameter*> params, at::Tensor output,
+                  Backward backward) {
+  return record(inputs, params, std::vector<at::Tensor>{std::move(output)}, std::move(backward))[0];
+}
+
+at::Tensor recompute(const at::Tensor& x, std::function<at::Tensor(const at::Tensor&)> fn) {
+  if (!at::GradMode::is_enabled()) return fn(x);
+  at::Tensor y;
+  {
+    at::NoGradGuard guard;
+    y = fn(x);
+  }
+  // Recorded even when x needs no gradient: the parameters inside fn do, and only fn knows them.
+  auto node = std::make_shared<BackwardNode>([x, fn](const Grads& dy) -> Grads {
+    at::AutoGradMode on(true);
+    at::Tensor leaf = x.detach();
+    leaf.set_requires_grad(x.requires_grad());
+    at::Tensor again = fn(leaf);
+    torch::autograd::backward({again}, {dy[0]});
+    return {x.requires_grad() ? leaf.grad() : at::Tensor()};
+  });
+  node->set_next_edges({x.requires_grad() ? torch::autograd::impl::gradient_edge(x) : torch::autograd::Edge()});
+  torch::autograd::set_history(y, node);
+  return y;
+}
+
+void set_compositions_forced(bool on) { compositions_forced = on; }
+bool use_kernels(const at::Tensor& t) { return t.is_cpu() && !compositions_forced; }
+
+}  // namespace weft::nn

@@ -1,0 +1,28 @@
+#include "weft/nn/embedding.h"
+
+#include <ATen/ATen.h>
+
+#include "weft/kernels/elementwise.h"
+#include "weft/nn/autograd.h"
+#include "weft/nn/view.h"
+
+namespace weft::nn {
+
+at::Tensor embedding(const at::Tensor& ids, Parameter& table) {
+  const int64_t vocab = table.shape()[0], hidden = table.shape()[1];
+  if (!use_kernels(table.compute())) return at::embedding(table.leaf(), ids.to(at::kLong)).to(at::kFloat);
+  const auto tokens = ints(ids);
+  for (size_t i = 0; i < tokens.size(); ++i)
+    if (tokens[i] < 0 || tokens[i] >= vocab)
+      throw ValueError(fmt::format("{}: token id {} at position {} is outside the vocabulary of {}", table.name(), tokens[i], i, vocab));
+  at::Tensor y = at::empty({ids.size(0), hidden}, fp32());
+  kernels::embedding_forward(tokens, matrix(table.compute()), y.data_ptr<float>());
+  Parameter* p = &table;
+  return record({}, {p}, y, [ids, p, vocab](const Grads& g) -> Grads {
+    kernels::embedding_backward(ints(ids), matrix(g[0].contiguous()), p->grad_data(), vocab);
+    p->notify_grad();
+    return {};
+  });
+}
+
+}  // namespace weft::nn

@@ -1,0 +1,13 @@
+#pragma once
+// Rows of a table: ids [T] int32 -> [T, H] fp32 (the residual stream; a bf16 table is widened).
+
+#include <ATen/core/Tensor.h>
+
+#include "weft/nn/parameter.h"
+
+namespace weft::nn {
+
+// ids must lie in [0, V): ValueError with the position of the first that does not.
+at::Tensor embedding(const at::Tensor& ids, Parameter& table);
+
+}  // namespace weft::nn

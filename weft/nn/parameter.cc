@@ -1,0 +1,67 @@
+#include "weft/nn/parameter.h"
+
+#include "weft/base/error.h"
+#include "weft/nn/view.h"
+
+namespace weft::nn {
+
+Parameter::Parameter(std::string name, std::vector<int64_t> shape, Precision precision)
+    : name_(std::move(name)), shape_(std::move(shape)), precision_(precision) {
+  for (int64_t s : shape_) numel_ *= s;
+}
+
+void Parameter::materialize(const at::Device& device, at::ScalarType param_dtype) {
+  at::NoGradGuard guard;
+  param_dtype_ = precision_ == Precision::kFp32 ? at::kFloat : param_dtype;
+  master_ = at::empty(shape_, at::TensorOptions().dtype(at::kFloat).device(device));
+  compute_ = param_dtype_ == at::kFloat ? master_ : at::empty(shape_, at::TensorOptions().dtype(param_dtype_).device(device));
+}
+
+void Parameter::updated() {
+  at::NoGradGuard guard;
+  if (param_dtype_ == at::kBFloat16 && master_.is_cpu())
+    kernels::convert(master_.data_ptr<float>(), static_cast<bf16*>(compute_.data_ptr()), numel_);
+  else if (param_dtype_ != at::kFloat)
+    compute_.copy_(master_);
+  packed_.clear();
+}
+
+const kernels::PackedWeight& Parameter::packed() {
+  if (packed_.empty() || packed_.packed_for() != kernels::active_target()) {
+    WEFT_CHECK(shape_.size() == 2 || shape_.size() == 3, "{}: packing needs 2 or 3 dims", name_);
+    const size_t d = shape_.size();
+    packed_.pack(compute_.data_ptr(), dtype_of(compute_), d == 3 ? shape_[0] : 1, shape_[d - 2], shape_[d - 1]);
+  }
+  return packed_;
+}
+
+at::Tensor& Parameter::mutable_grad() {
+  if (!grad_.defined()) grad_ = at::zeros(shape_, at::TensorOptions().dtype(at::kFloat).device(master_.device()));
+  return grad_;
+}
+
+float* Parameter::grad_data() { return mutable_grad().data_ptr<float>(); }
+
+void Parameter::add_grad(const at::Tensor& g) {
+  at::NoGradGuard guard;
+  mutable_grad().add_(g.to(at::kFloat));
+  notify_grad();
+}
+
+void Parameter::zero_grad() {
+  if (grad_.defined()) grad_.zero_();
+}
+
+void Parameter::notify_grad() {
+  for (auto& hook : grad_hooks_) hook(*this);
+}
+
+at::Tensor Parameter::leaf() {
+  at::Tensor t = compute_.detach();
+  if (!trainable_ || !at::GradMode::is_enabled()) return t;
+  t.set_requires_grad(true);
+  t.register_hook([this](const at::Tensor& g) { add_grad(g); });
+  return t;
+}
+
+}  // namespace weft::nn
