@@ -1,0 +1,305 @@
+#include "weft/kernels/gemm.h"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <new>
+#include <vector>
+
+#include "weft/base/error.h"
+#include "weft/base/threads.h"
+#include "weft/kernels/gemm_table.h"
+
+namespace weft::kernels {
+namespace {
+
+// Rows of a block of outputs, and columns: A's block stays in L2, and widening or packing it is repaid over the columns.
+constexpr int64_t kForwardRows = 96, kForwardPanels = 32;
+constexpr int64_t kGradRows = 120, kGradColumns = 256;
+constexpr int64_t kLeafFloats = 64 * 1024;
+constexpr int64_t kInputGradChain = 512, kWeightGradChain = 256;
+
+struct FreeMemory {
+  void operator()(void* p) const { std::free(p); }
+};
+using Memory = std::unique_ptr<void, FreeMemory>;
+
+// Large blocks ask for huge pages: a panel walk touches a new page every few kilobytes.
+Memory allocate(int64_t bytes) {
+  constexpr int64_t kHugePage = int64_t{2} << 20;
+  const int64_t alignment = bytes >= kHugePage ? kHugePage : 64;
+  const int64_t size = std::max<int64_t>(1, (bytes + alignment - 1) / alignment) * alignment;
+  Memory memory(std::aligned_alloc(static_cast<size_t>(alignment), static_cast<size_t>(size)));
+  if (!memory) throw std::bad_alloc();
+  if (alignment == kHugePage) madvise(memory.get(), static_cast<size_t>(size), MADV_HUGEPAGE);
+  return memory;
+}
+
+const GemmTable& table() { return select(portable::kGemmTable, avx2::kGemmTable, avx512::kGemmTable, avx512_bf16::kGemmTable); }
+
+bool is_float(DType dtype) { return dtype == DType::kF32 || dtype == DType::kBF16; }
+
+template <class View>
+View sub(View m, int64_t row, int64_t col, int64_t rows, int64_t cols) {
+  using Byte = std::conditional_t<std::is_const_v<std::remove_pointer_t<decltype(m.data)>>, const char, char>;
+  const int64_t offset = (row * m.stride + col) * dtype_bytes(m.dtype);
+  return {m.data ? static_cast<Byte*>(m.data) + offset : nullptr, m.dtype, rows, cols, m.stride};
+}
+
+// The largest equal pieces of at most `most`, each a multiple of `step`.
+int64_t even_block(int64_t n, int64_t most, int64_t step) {
+  if (n <= 0) return step;
+  const int64_t pieces = (n + most - 1) / most;
+  return ((n + pieces - 1) / pieces + step - 1) / step * step;
+}
+
+// Blocks of rows of each expert: expert e's rows are cut into equal blocks.
+class RowBlocks {
+ public:
+  struct Block {
+    int64_t expert, begin, end;
+  };
+
+  RowBlocks(std::span<const int64_t> offsets, int64_t most, int64_t step) {
+    for (size_t e = 0; e + 1 < offsets.size(); ++e) {
+      const int64_t block = even_block(offsets[e + 1] - offsets[e], most, step);
+      for (int64_t i = offsets[e]; i < offsets[e + 1]; i += block)
+        blocks_.push_back({static_cast<int64_t>(e), i, std::min(i + block, offsets[e + 1])});
+    }
+  }
+  int64_t size() const { return static_cast<int64_t>(blocks_.size()); }
+  const Block& operator[](int64_t i) const { return blocks_[static_cast<size_t>(i)]; }
+
+ private:
+  std::vector<Block> blocks_;
+};
+
+void check_offsets(std::span<const int64_t> offsets, int64_t experts, int64_t rows) {
+  WEFT_CHECK(static_cast<int64_t>(offsets.size()) == experts + 1, "{} offsets for {} experts", offsets.size(), experts);
+  WEFT_CHECK(offsets.front() == 0 && offsets.back() == rows && std::is_sorted(offsets.begin(), offsets.end()),
+             "offsets must ascend from 0 to the {} rows", rows);
+}
+
+}  // namespace
+
+struct PackedWeight::Impl {
+  Target target = Target::kPortable;
+  DType dtype = DType::kF32;
+  int64_t experts = 0, n = 0, k = 0, bytes = 0, capacity = 0;
+  Memory memory;
+
+  int64_t panels() const { return (n + kPanelColumns - 1) / kPanelColumns; }
+  int64_t panel_bytes() const { return panel_elements(dtype, k) * dtype_bytes(dtype); }
+  const char* expert(int64_t e) const { return static_cast<const char*>(memory.get()) + e * panels() * panel_bytes(); }
+};
+
+namespace {
+
+template <class T>
+void pack_panel(const T* w, int64_t rows, int64_t k, T* to) {
+  constexpr int64_t kPair = sizeof(T) == 2 ? 2 : 1;
+  const int64_t padded = (k + kPair - 1) / kPair * kPair;
+  if (rows < kPanelColumns || padded != k) std::fill(to, to + kPanelColumns * padded, T{});
+  // Blocks of k, so that the sixteen rows are read in whole cache lines and the block of the panel stays in L1.
+  for (int64_t begin = 0; begin < k; begin += 64)
+    for (int64_t j = 0; j < rows; ++j)
+      for (int64_t i = begin; i < std::min(k, begin + 64); ++i)
+        to[i / kPair * kPair * kPanelColumns + j * kPair + i % kPair] = w[j * k + i];
+}
+
+void forward(ConstMatrix x, const PackedWeight& packed, const float* bias, std::span<const int64_t> offsets, Matrix y,
+             Chain chain) {
+  const PackedWeight::Impl& w = packed.impl();
+  WEFT_CHECK(x.cols == w.k && y.cols == w.n && y.rows == x.rows, "product of [{}, {}] and [{}, {}] into [{}, {}]", x.rows, x.cols,
+             w.n, w.k, y.rows, y.cols);
+  WEFT_CHECK(is_float(x.dtype) && is_float(y.dtype), "matrix products take fp32 and bf16, not {} and {}", dtype_name(x.dtype),
+             dtype_name(y.dtype));
+  check_offsets(offsets, w.experts, x.rows);
+  const GemmTable& simd = table();
+  const bool leaves = chain == Chain::kLeaves;
+  int64_t most = kForwardRows;
+  if (leaves) most = std::clamp(kLeafFloats / std::max<int64_t>(w.k, 1), 2 * simd.tile_rows, kForwardRows);
+  const RowBlocks rows(offsets, most, simd.tile_rows);
+  const int64_t panels = w.panels();
+  int64_t block = kForwardPanels;
+  while (block > 4 && rows.size() * ((panels + block - 1) / block) < 4 * num_threads()) block /= 2;
+  const int64_t per_row = (panels + block - 1) / block;
+  parallel_for(rows.size() * per_row, 1, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      const RowBlocks::Block& r = rows[i / per_row];
+      ForwardBlock t;
+      t.x = sub(x, r.begin, 0, r.end - r.begin, x.cols);
+      t.panels = w.expert(r.expert);
+      t.w_dtype = w.dtype;
+      t.n = w.n;
+      t.first_panel = i % per_row * block;
+      t.last_panel = std::min(panels, t.first_panel + block);
+      t.bias = bias;
+      t.y = sub(y, r.begin, 0, r.end - r.begin, y.cols);
+      t.leaves = leaves;
+      simd.forward(t);
+    }
+  });
+}
+
+void input_grad(ConstMatrix dy, const void* w, DType w_dtype, std::span<const int64_t> offsets, Matrix dx, bool accumulate) {
+  WEFT_CHECK(dx.rows == dy.rows, "input gradient of {} rows into {}", dy.rows, dx.rows);
+  WEFT_CHECK(is_float(dy.dtype) && is_float(w_dtype) && is_float(dx.dtype), "matrix products take fp32 and bf16");
+  WEFT_CHECK(!accumulate || dx.dtype == DType::kF32, "only an fp32 gradient can be added to");
+  const GemmTable& simd = table();
+  const RowBlocks rows(offsets, kGradRows, simd.tile_rows);
+  const int64_t cols = even_block(dx.cols, kGradColumns, kPanelColumns), per_row = (dx.cols + cols - 1) / cols;
+  parallel_for(rows.size() * per_row, 1, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      const RowBlocks::Block& r = rows[i / per_row];
+      GradBlock t;
+      t.rows = r.end - r.begin;
+      t.depth = dy.cols;
+      t.chain = kInputGradChain;
+      const int64_t col = i % per_row * cols;
+      t.cols = std::min(cols, dx.cols - col);
+      t.a = sub(dy, r.begin, 0, t.rows, dy.cols);
+      const ConstMatrix all{w, w_dtype, static_cast<int64_t>(offsets.size() - 1) * dy.cols, dx.cols, dx.cols};
+      t.b = sub(all, r.expert * dy.cols, col, dy.cols, t.cols);
+      t.c = sub(dx, r.begin, col, t.rows, t.cols);
+      t.add = accumulate;
+      simd.grad(t);
+    }
+  });
+}
+
+void weight_grad(ConstMatrix dy, ConstMatrix x, std::span<const int64_t> offsets, float* dw) {
+  WEFT_CHECK(dy.rows == x.rows, "weight gradient of {} and {} rows", dy.rows, x.rows);
+  WEFT_CHECK(is_float(dy.dtype) && is_float(x.dtype), "matrix products take fp32 and bf16");
+  const GemmTable& simd = table();
+  const int64_t experts = static_cast<int64_t>(offsets.size()) - 1, n = dy.cols, k = x.cols;
+  const int64_t rows = even_block(n, kGradRows, simd.tile_rows), row_blocks = (n + rows - 1) / rows;
+  const int64_t cols = even_block(k, kGradColumns, kPanelColumns), col_blocks = (k + cols - 1) / cols;
+  parallel_for(experts * row_blocks * col_blocks, 1, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      const int64_t expert = i / (row_blocks * col_blocks), row = i / col_blocks % row_blocks * rows, col = i % col_blocks * cols;
+      const int64_t first = offsets[static_cast<size_t>(expert)];
+      GradBlock t;
+      t.depth = offsets[static_cast<size_t>(expert) + 1] - first;
+      if (t.depth == 0) continue;
+      t.chain = kWeightGradChain;
+      t.rows = std::min(rows, n - row);
+      t.cols = std::min(cols, k - col);
+      t.a_transposed = true;
+      t.a = sub(dy, first, row, t.depth, t.rows);
+      t.b = sub(x, first, col, t.depth, t.cols);
+      t.c = {dw + (expert * n + row) * k + col, DType::kF32, t.rows, t.cols, k};
+      t.add = true;
+      simd.grad(t);
+    }
+  });
+}
+
+}  // namespace
+
+float* scratch(Scratch slot, int64_t n) {
+  struct Buffer {
+    Memory memory;
+    int64_t capacity = 0;
+  };
+  thread_local Buffer buffers[static_cast<int>(Scratch::kCount)];
+  Buffer& buffer = buffers[static_cast<int>(slot)];
+  if (n > buffer.capacity || !buffer.memory) {
+    buffer.memory = nullptr;
+    buffer.capacity = 0;
+    buffer.memory = allocate(n * static_cast<int64_t>(sizeof(float)));
+    buffer.capacity = n;
+  }
+  return static_cast<float*>(buffer.memory.get());
+}
+
+PackedWeight::PackedWeight() : impl_(std::make_unique<Impl>()) {}
+PackedWeight::~PackedWeight() = default;
+PackedWeight::PackedWeight(PackedWeight&&) noexcept = default;
+PackedWeight& PackedWeight::operator=(PackedWeight&&) noexcept = default;
+
+void PackedWeight::pack(const void* w, DType dtype, int64_t experts, int64_t n, int64_t k) {
+  WEFT_CHECK(is_float(dtype), "weights are packed from fp32 or bf16, not {}", dtype_name(dtype));
+  WEFT_CHECK(experts >= 0 && n >= 0 && k >= 0, "weight [{}, {}, {}]", experts, n, k);
+  if (!impl_) impl_ = std::make_unique<Impl>();
+  Impl& to = *impl_;
+  to.target = active_target();
+  to.dtype = dtype;
+  to.experts = experts;
+  to.n = n;
+  to.k = k;
+  to.bytes = experts * to.panels() * to.panel_bytes();
+  if (!to.memory || to.bytes > to.capacity || to.bytes < to.capacity / 2) {
+    to.memory = nullptr;
+    to.capacity = 0;
+    to.memory = allocate(to.bytes);
+    to.capacity = to.bytes;
+  }
+  const int64_t panels = to.panels();
+  parallel_for(experts * panels, std::max<int64_t>(1, 65536 / std::max<int64_t>(1, kPanelColumns * k)),
+               [&](int64_t begin, int64_t end) {
+                 for (int64_t i = begin; i < end; ++i) {
+                   const int64_t row = i % panels * kPanelColumns, source = (i / panels * n + row) * k;
+                   char* panel = static_cast<char*>(to.memory.get()) + i * to.panel_bytes();
+                   const int64_t rows = std::min(kPanelColumns, n - row);
+                   if (dtype == DType::kF32)
+                     pack_panel(static_cast<const float*>(w) + source, rows, k, reinterpret_cast<float*>(panel));
+                   else
+                     pack_panel(static_cast<const bf16*>(w) + source, rows, k, reinterpret_cast<bf16*>(panel));
+                 }
+               });
+}
+
+void PackedWeight::clear() { impl_ = std::make_unique<Impl>(); }
+bool PackedWeight::empty() const { return !impl_ || !impl_->memory; }
+Target PackedWeight::packed_for() const { return impl_->target; }
+DType PackedWeight::dtype() const { return impl_->dtype; }
+int64_t PackedWeight::experts() const { return impl_->experts; }
+int64_t PackedWeight::n() const { return impl_->n; }
+int64_t PackedWeight::k() const { return impl_->k; }
+int64_t PackedWeight::bytes() const { return impl_->bytes; }
+
+void gemm(ConstMatrix x, const PackedWeight& w, const float* bias, Matrix y, Chain chain) {
+  const int64_t offsets[] = {0, x.rows};
+  forward(x, w, bias, offsets, y, chain);
+}
+
+void gemm_input_grad(ConstMatrix dy, ConstMatrix w, Matrix dx, bool accumulate) {
+  WEFT_CHECK(w.rows == dy.cols && w.cols == dx.cols && w.stride == w.cols,
+             "input gradient of [{}, {}] through [{}, {}] stride {} into [{}, {}]", dy.rows, dy.cols, w.rows, w.cols, w.stride,
+             dx.rows, dx.cols);
+  const int64_t offsets[] = {0, dy.rows};
+  input_grad(dy, w.data, w.dtype, offsets, dx, accumulate);
+}
+
+void gemm_weight_grad(ConstMatrix dy, ConstMatrix x, float* dw) {
+  const int64_t offsets[] = {0, dy.rows};
+  weight_grad(dy, x, offsets, dw);
+}
+
+void gemm_bias_grad(ConstMatrix dy, float* dbias) {
+  WEFT_CHECK(is_float(dy.dtype), "bias gradient of {}", dtype_name(dy.dtype));
+  const GemmTable& simd = table();
+  const int64_t panels = (dy.cols + kPanelColumns - 1) / kPanelColumns;
+  parallel_for(panels, 16, [&](int64_t begin, int64_t end) {
+    const int64_t col = begin * kPanelColumns, last = std::min(dy.cols, end * kPanelColumns);
+    simd.bias_grad(sub(dy, 0, col, dy.rows, last - col), dbias + col);
+  });
+}
+
+void grouped_gemm(ConstMatrix x, const PackedWeight& w, std::span<const int64_t> offsets, Matrix y) {
+  forward(x, w, nullptr, offsets, y, Chain::kSingle);
+}
+
+void grouped_gemm_input_grad(ConstMatrix dy, const void* w, DType w_dtype, std::span<const int64_t> offsets, Matrix dx) {
+  check_offsets(offsets, static_cast<int64_t>(offsets.size()) - 1, dy.rows);
+  input_grad(dy, w, w_dtype, offsets, dx, false);
+}
+
+void grouped_gemm_weight_grad(ConstMatrix dy, ConstMatrix x, std::span<const int64_t> offsets, float* dw) {
+  check_offsets(offsets, static_cast<int64_t>(offsets.size()) - 1, dy.rows);
+  weight_grad(dy, x, offsets, dw);
+}
+
+}  // namespace weft::kernels

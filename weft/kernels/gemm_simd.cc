@@ -1,0 +1,402 @@
+// Blocks of the matrix products (gemm_table.h): widening, packing and the loops around the inner tiles.
+#include "weft/kernels/gemm.h"
+#include "weft/kernels/gemm_table.h"
+// After all others: opens the target.
+#include "weft/kernels/simd.h"
+// and what needs it.
+#include "weft/kernels/microkernel_bf16.h"
+
+namespace weft::kernels::WEFT_SIMD_NAMESPACE {
+
+namespace {
+
+// A block of k that keeps a panel (16 KiB) and a tile's rows in L1, and a block of A in L2.
+constexpr int64_t kDepthBlock = 256;
+constexpr int64_t kBlockFloats = 64 * 1024;
+// B panels packed at a time for gradients: their source rows are then read in runs of whole cache lines.
+constexpr int64_t kStripPanels = 4;
+
+WEFT_INLINE int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
+
+// The two fp32 values of a bf16 pair, in order or swapped, as one 64-bit store.
+WEFT_INLINE uint64_t widen_pair(uint32_t pair, bool swap) {
+  const uint64_t even = pair << 16, odd = pair & 0xffff0000u;
+  return swap ? (even << 32 | odd) : (odd << 32 | even);
+}
+
+void copy_row(const void* source, DType dtype, int64_t n, bool swap, float* to) {
+  if (dtype == DType::kF32) {
+    std::memcpy(to, source, static_cast<size_t>(n) * sizeof(float));
+    return;
+  }
+  const bf16* from = static_cast<const bf16*>(source);
+  for (int64_t i = 0; i < n / 2; ++i) {
+    uint32_t pair;
+    std::memcpy(&pair, from + 2 * i, 4);
+    const uint64_t wide = widen_pair(pair, swap);
+    std::memcpy(to + 2 * i, &wide, 8);
+  }
+  if (n % 2) to[n - 1] = bf16_to_float(from[n - 1]);
+}
+
+WEFT_INLINE const void* at(ConstMatrix m, int64_t row, int64_t col) {
+  const int64_t i = row * m.stride + col;
+  return m.dtype == DType::kF32 ? static_cast<const void*>(static_cast<const float*>(m.data) + i)
+                                : static_cast<const bf16*>(m.data) + i;
+}
+
+// The vectors a tile of `rows` takes at once: more for few rows, for which memory is the limit and more streams are faster.
+WEFT_INLINE int64_t vectors_for(int64_t rows, int64_t left) {
+  if (left >= 4 && rows * 4 <= kTileAccumulators) return 4;
+  if (left >= 2 && rows * 2 <= kTileAccumulators) return 2;
+  return left < kTileVectors ? left : kTileVectors;
+}
+
+// How the operands of a forward block meet.
+enum class Form { kF32, kPairs, kMixed, kDot };
+
+struct Operands {
+  Form form;
+  const void* a;  // bf16 for kDot, else fp32
+  int64_t lda;
+  const void* panel;  // of the first vector
+  int64_t panel_stride;
+};
+
+template <int NV>
+void forward_tile(const Operands& o, int64_t row, int64_t rows, int64_t a_depth, int64_t b_depth, int64_t depth, float* c,
+                  int64_t ldc, Into into) {
+  const int64_t a_at = row * o.lda + a_depth, b_at = b_depth * 16;
+  const float* a = static_cast<const float*>(o.a) + a_at;
+  switch (o.form) {
+    case Form::kF32:
+      microkernel_rows<NV>(rows, a, o.lda, static_cast<const float*>(o.panel) + b_at, 16, o.panel_stride, depth, c, ldc, into);
+      break;
+    case Form::kPairs:
+      microkernel_pairs_rows<NV, PairOrder::kOddFirst>(rows, a, o.lda, static_cast<const bf16*>(o.panel) + b_at, o.panel_stride,
+                                                       depth, c, ldc, into);
+      break;
+    case Form::kMixed:
+      microkernel_pairs_rows<NV, PairOrder::kEvenFirst>(rows, a, o.lda, static_cast<const bf16*>(o.panel) + b_at, o.panel_stride,
+                                                        depth, c, ldc, into);
+      break;
+    case Form::kDot:
+      if constexpr (kHasDot)
+        microkernel_dot_rows<NV, ALayout::kRows>(rows, static_cast<const bf16*>(o.a) + a_at, o.lda,
+                                                 static_cast<const bf16*>(o.panel) + b_at, o.panel_stride, depth, c, ldc, into);
+      break;
+  }
+}
+
+// One chain of all rows over [begin, end) of k for `vectors` panels. a_begin: the k at which o.a starts.
+void forward_chain(const Operands& o, int64_t vectors, int64_t rows, int64_t begin, int64_t end, int64_t a_begin, float* c,
+                   int64_t ldc, Into into) {
+  const int64_t block = rows <= kTileRows ? end - begin : kDepthBlock;
+  for (int64_t d = begin; d < end; d += block) {
+    const int64_t depth = smaller(block, end - d);
+    for (int64_t i = 0; i < rows; i += kTileRows) {
+      const int64_t m = smaller(kTileRows, rows - i);
+      float* out = c + i * ldc;
+      if (vectors == 1) forward_tile<1>(o, i, m, d - a_begin, d, depth, out, ldc, into);
+      if (vectors == 2) forward_tile<2>(o, i, m, d - a_begin, d, depth, out, ldc, into);
+      if (vectors == 4) forward_tile<4>(o, i, m, d - a_begin, d, depth, out, ldc, into);
+    }
+    into = Into::kContinue;
+  }
+}
+
+// Eight chains and their tree, for `vectors` panels: a binary counter of partial sums in scratch. Returns the sum.
+float* forward_leaves(const Operands& o, int64_t vectors, int64_t rows, int64_t k) {
+  const int64_t ldc = 16 * vectors, size = rows * ldc;
+  float* stack = scratch(Scratch::kTree, 4 * size);
+  int64_t depth = 0;
+  for (int leaf = 0; leaf < kNumLeaves; ++leaf) {
+    float* top = stack + depth * size;
+    const int64_t begin = leaf_begin(k, leaf), end = leaf_begin(k, leaf + 1);
+    if (begin == end) std::memset(top, 0, static_cast<size_t>(size) * sizeof(float));
+    forward_chain(o, vectors, rows, begin, end, 0, top, ldc, Into::kStore);
+    for (int done = leaf; done & 1; done >>= 1, --depth) {
+      float* left = stack + (depth - 1) * size;
+      const float* right = stack + depth * size;
+      for (int64_t i = 0; i < size; i += 16) store(left + i, add(load(left + i), load(right + i)));
+    }
+    ++depth;
+  }
+  return stack;
+}
+
+// y[:, col : col + 16 * vectors) = c + bias, rounded, cut at n. c may be y itself.
+void finish(const ForwardBlock& t, const float* c, int64_t ldc, int64_t col, int64_t vectors) {
+  for (int64_t j = 0; j < vectors; ++j) {
+    const int64_t at_col = col + 16 * j, width = smaller(16, t.n - at_col);
+    const f32 bias = t.bias ? load_first(t.bias + at_col, width) : zero();
+    for (int64_t i = 0; i < t.x.rows; ++i) {
+      f32 v = load(c + i * ldc + 16 * j);
+      if (t.bias) v = add(v, bias);
+      const int64_t to = i * t.y.stride + at_col;
+      if (t.y.dtype == DType::kF32) {
+        float* y = static_cast<float*>(t.y.data) + to;
+        if (width == 16) {
+          store(y, v);
+        } else {
+          store_first(y, v, width);
+        }
+      } else if (width == 16) {
+        store_bf16(static_cast<bf16*>(t.y.data) + to, v);
+      } else {
+        bf16 rounded[16];
+        store_bf16(rounded, v);
+        std::memcpy(static_cast<bf16*>(t.y.data) + to, rounded, static_cast<size_t>(width) * sizeof(bf16));
+      }
+    }
+  }
+}
+
+void forward(const ForwardBlock& t) {
+  const int64_t rows = t.x.rows, k = t.x.cols;
+  const bool x_bf16 = t.x.dtype == DType::kBF16, w_bf16 = t.w_dtype == DType::kBF16;
+  Operands o{};
+  o.form = !w_bf16 ? Form::kF32 : !x_bf16 ? Form::kMixed : kHasDot ? Form::kDot : Form::kPairs;
+  o.panel_stride = panel_elements(t.w_dtype, k);
+  const int64_t panel_bytes = o.panel_stride * dtype_bytes(t.w_dtype);
+  // Rows of several tiles are copied even where they need no widening: strides of large powers of two collide in the caches.
+  const bool copy = o.form != Form::kDot && (x_bf16 || rows > kTileRows);
+  int64_t group = k;
+  if (copy && !t.leaves && rows * k > kBlockFloats) group = kDepthBlock * (1 + kBlockFloats / (rows * kDepthBlock));
+  const int64_t cols = 16 * (t.last_panel - t.first_panel);
+  const bool all_direct = t.y.dtype == DType::kF32 && !t.leaves && 16 * t.last_panel <= t.n;
+  float* c = nullptr;
+  int64_t ldc = t.y.stride;
+  if (all_direct) {
+    c = static_cast<float*>(t.y.data) + 16 * t.first_panel;
+  } else if (!t.leaves) {
+    c = scratch(Scratch::kC, rows * cols);
+    ldc = cols;
+  }
+  for (int64_t g = 0; g < k || g == 0; g += group) {
+    const int64_t end = smaller(k, g + group);
+    o.a = t.x.data;
+    o.lda = t.x.stride;
+    if (copy) {
+      o.lda = (end - g + 15) / 16 * 16 + 16;
+      float* a = scratch(Scratch::kA, rows * o.lda);
+      for (int64_t i = 0; i < rows; ++i) copy_row(at(t.x, i, g), t.x.dtype, end - g, false, a + i * o.lda);
+      o.a = a;
+    } else if (g > 0) {
+      o.a = at(t.x, 0, g);
+    }
+    for (int64_t p = t.first_panel, v = 0; p < t.last_panel; p += v) {
+      v = vectors_for(rows, t.last_panel - p);
+      o.panel = static_cast<const char*>(t.panels) + p * panel_bytes;
+      if (t.leaves) {
+        finish(t, forward_leaves(o, v, rows, k), 16 * v, 16 * p, v);
+        continue;
+      }
+      float* out = c + 16 * (p - t.first_panel);
+      if (k == 0) {
+        for (int64_t i = 0; i < rows; ++i)
+          for (int64_t j = 0; j < v; ++j) store(out + i * ldc + 16 * j, zero());
+      }
+      forward_chain(o, v, rows, g, end, g, out, ldc, g == 0 ? Into::kStore : Into::kContinue);
+      if (end == k && (!all_direct || t.bias)) finish(t, out, ldc, 16 * p, v);
+    }
+    if (k == 0) break;
+  }
+}
+
+// ---- gradients
+
+// The place in a chain of `depth` at which element d is packed so that an ascending walk takes pairs odd first.
+WEFT_INLINE int64_t swapped(int64_t d, int64_t depth, bool pairs) { return pairs && (d ^ 1) < depth ? d ^ 1 : d; }
+
+// A [rows, depth] given as [depth, rows], into panels [tile][depth][kTileRows].
+void pack_transposed(ConstMatrix a, int64_t from, int64_t depth, int64_t rows, bool pairs, float* to) {
+  for (int64_t i = 0; i < rows; i += kTileRows) {
+    const int64_t m = smaller(kTileRows, rows - i);
+    for (int64_t d = 0; d < depth; ++d) {
+      float* out = to + swapped(d, depth, pairs) * kTileRows;
+      const void* source = at(a, from + d, i);
+      if (a.dtype == DType::kF32) {
+        for (int64_t r = 0; r < m; ++r) out[r] = static_cast<const float*>(source)[r];
+      } else {
+        for (int64_t r = 0; r < m; ++r) out[r] = bf16_to_float(static_cast<const bf16*>(source)[r]);
+      }
+    }
+    to += depth * kTileRows;
+  }
+}
+
+// The same as pairs for the dot product: [tile][ceil(depth / 2)][kTileRows][2].
+void pack_transposed_pairs(ConstMatrix a, int64_t from, int64_t depth, int64_t rows, bf16* to) {
+  for (int64_t i = 0; i < rows; i += kTileRows) {
+    const int64_t m = smaller(kTileRows, rows - i);
+    for (int64_t d = 0; d < depth; ++d) {
+      const bf16* source = static_cast<const bf16*>(at(a, from + d, i));
+      for (int64_t r = 0; r < m; ++r) to[d / 2 * 2 * kTileRows + 2 * r + d % 2] = source[r];
+    }
+    to += (depth + 1) / 2 * 2 * kTileRows;
+  }
+}
+
+// `panels` panels [depth][16] of B from column col, zero-padded.
+void pack_strip(ConstMatrix b, int64_t from, int64_t depth, int64_t col, int64_t cols, int64_t panels, bool pairs, float* to) {
+  for (int64_t d = 0; d < depth; ++d) {
+    float* row = to + swapped(d, depth, pairs) * 16;
+    for (int64_t p = 0; p < panels; ++p) {
+      const int64_t at_col = col + 16 * p, width = smaller(16, cols - at_col);
+      const void* source = at(b, from + d, at_col);
+      float* out = row + p * depth * 16;
+      if (b.dtype == DType::kF32) {
+        store(out, width == 16 ? load(static_cast<const float*>(source)) : load_first(static_cast<const float*>(source), width));
+      } else if (width == 16) {
+        store(out, load_bf16(static_cast<const bf16*>(source)));
+      } else {
+        bf16 padded[16] = {};
+        std::memcpy(padded, source, static_cast<size_t>(width) * sizeof(bf16));
+        store(out, load_bf16(padded));
+      }
+    }
+  }
+}
+
+void pack_strip_pairs(ConstMatrix b, int64_t from, int64_t depth, int64_t col, int64_t cols, int64_t panels, bf16* to) {
+  const int64_t panel = (depth + 1) / 2 * 32;
+  for (int64_t d = 0; d < depth; ++d)
+    for (int64_t p = 0; p < panels; ++p) {
+      const int64_t at_col = col + 16 * p, width = smaller(16, cols - at_col);
+      const bf16* source = static_cast<const bf16*>(at(b, from + d, at_col));
+      bf16* out = to + p * panel + d / 2 * 32 + d % 2;
+      for (int64_t j = 0; j < 16; ++j) out[2 * j] = j < width ? source[j] : bf16{0};
+    }
+}
+
+template <int NV>
+void grad_tile(const GradBlock& t, bool dot, const void* a, int64_t lda, const void* b, int64_t vector_stride, int64_t row,
+               int64_t depth, float* c, int64_t ldc, Into into) {
+  const int64_t rows = smaller(kTileRows, t.rows - row);
+  if constexpr (kHasDot) {
+    if (dot) {
+      const bf16* pa = static_cast<const bf16*>(a);
+      const bf16* pb = static_cast<const bf16*>(b);
+      if (t.a_transposed)
+        microkernel_dot_rows<NV, ALayout::kColumns>(rows, pa + row * ((depth + 1) / 2 * 2), 2 * kTileRows, pb, vector_stride,
+                                                    depth, c, ldc, into);
+      else
+        microkernel_dot_rows<NV, ALayout::kRows>(rows, pa + row * lda, lda, pb, vector_stride, depth, c, ldc, into);
+      return;
+    }
+  }
+  const float* fa = static_cast<const float*>(a);
+  const float* fb = static_cast<const float*>(b);
+  if (t.a_transposed)
+    microkernel_rows<NV, ALayout::kColumns>(rows, fa + row * depth, kTileRows, fb, 16, vector_stride, depth, c, ldc, into);
+  else
+    microkernel_rows<NV>(rows, fa + row * lda, lda, fb, 16, vector_stride, depth, c, ldc, into);
+}
+
+void grad(const GradBlock& t) {
+  const bool pairs = t.a.dtype == DType::kBF16 && t.b.dtype == DType::kBF16, dot = kHasDot && pairs;
+  const int64_t panels = (t.cols + 15) / 16;
+  const bool direct = t.c.dtype == DType::kF32;
+  const int64_t full_panels = direct ? t.cols / 16 : 0;
+  // Columns of C that are not whole fp32 vectors live in scratch until the end.
+  const int64_t ldt = 16 * (panels - full_panels);
+  float* const tail = ldt ? scratch(Scratch::kC, t.rows * ldt) : nullptr;
+  for (int64_t i = 0; i < (ldt ? t.rows : 0); ++i)
+    for (int64_t j = 0; j < ldt; ++j)
+      tail[i * ldt + j] = t.add && 16 * full_panels + j < t.cols
+                              ? static_cast<const float*>(t.c.data)[i * t.c.stride + 16 * full_panels + j]
+                              : 0.0f;
+  if (t.depth == 0 && !t.add) {
+    for (int64_t i = 0; i < t.rows; ++i)
+      for (int64_t j = 0; j < full_panels; ++j) store(static_cast<float*>(t.c.data) + i * t.c.stride + 16 * j, zero());
+  }
+  for (int64_t d = 0; d < t.depth; d += t.chain) {
+    const int64_t depth = smaller(t.chain, t.depth - d), even = (depth + 1) / 2 * 2;
+    const Into into = d == 0 && !t.add ? Into::kStore : Into::kAdd;
+    const void* a = nullptr;
+    int64_t lda = 0;
+    if (t.a_transposed) {
+      float* packed = scratch(Scratch::kA, (t.rows + kTileRows) * even);
+      if (dot)
+        pack_transposed_pairs(t.a, d, depth, t.rows, reinterpret_cast<bf16*>(packed));
+      else
+        pack_transposed(t.a, d, depth, t.rows, pairs, packed);
+      a = packed;
+    } else if (dot) {
+      a = at(t.a, 0, d);
+      lda = t.a.stride;
+    } else {
+      lda = (depth + 15) / 16 * 16 + 16;
+      float* packed = scratch(Scratch::kA, t.rows * lda);
+      for (int64_t i = 0; i < t.rows; ++i) copy_row(at(t.a, i, d), t.a.dtype, depth, pairs, packed + i * lda);
+      a = packed;
+    }
+    const int64_t panel = dot ? 16 * even : 16 * depth;
+    const int64_t panel_bytes = panel * (dot ? 2 : 4);
+    float* const strip = scratch(Scratch::kB, kStripPanels * 16 * even);
+    for (int64_t s = 0; s < panels; s += kStripPanels) {
+      const int64_t in_strip = smaller(kStripPanels, panels - s);
+      if (dot)
+        pack_strip_pairs(t.b, d, depth, 16 * s, t.cols, in_strip, reinterpret_cast<bf16*>(strip));
+      else
+        pack_strip(t.b, d, depth, 16 * s, t.cols, in_strip, pairs, strip);
+      for (int64_t p = s, v = 0; p < s + in_strip; p += v) {
+        const bool whole = p < full_panels;
+        v = smaller(kTileVectors, (whole ? smaller(full_panels, s + in_strip) : s + in_strip) - p);
+        float* c = whole ? static_cast<float*>(t.c.data) + 16 * p : tail + 16 * (p - full_panels);
+        const int64_t ldc = whole ? t.c.stride : ldt;
+        const void* b = reinterpret_cast<const char*>(strip) + (p - s) * panel_bytes;
+        for (int64_t i = 0; i < t.rows; i += kTileRows) {
+          if (v == 1)
+            grad_tile<1>(t, dot, a, lda, b, panel, i, depth, c + i * ldc, ldc, into);
+          else
+            grad_tile<2>(t, dot, a, lda, b, panel, i, depth, c + i * ldc, ldc, into);
+        }
+      }
+    }
+  }
+  for (int64_t i = 0; i < (ldt ? t.rows : 0); ++i)
+    for (int64_t j = 0; j < ldt; j += 16) {
+      const int64_t col = 16 * full_panels + j, width = smaller(16, t.cols - col), to = i * t.c.stride + col;
+      const f32 v = load(tail + i * ldt + j);
+      if (direct) {
+        store_first(static_cast<float*>(t.c.data) + to, v, width);
+      } else {
+        bf16 rounded[16];
+        store_bf16(rounded, v);
+        std::memcpy(static_cast<bf16*>(t.c.data) + to, rounded, static_cast<size_t>(width) * sizeof(bf16));
+      }
+    }
+}
+
+void bias_grad(ConstMatrix dy, float* dbias) {
+  for (int64_t j = 0; j < dy.cols; j += 16) {
+    const int64_t width = smaller(16, dy.cols - j);
+    f32 total = load_first(dbias + j, width);
+    for (int64_t begin = 0; begin < dy.rows; begin += 256) {
+      f32 sum = zero();
+      for (int64_t i = begin; i < smaller(dy.rows, begin + 256); ++i) {
+        const void* source = at(dy, i, j);
+        if (width < 16) {
+          float padded[16] = {};
+          copy_row(source, dy.dtype, width, false, padded);
+          sum = add(sum, load(padded));
+        } else {
+          sum = add(sum, dy.dtype == DType::kF32 ? load(static_cast<const float*>(source))
+                                                 : load_bf16(static_cast<const bf16*>(source)));
+        }
+      }
+      total = add(total, sum);
+    }
+    store_first(dbias + j, total, width);
+  }
+}
+
+}  // namespace
+
+const GemmTable kGemmTable{forward, grad, bias_grad, kTileRows};
+
+}  // namespace weft::kernels::WEFT_SIMD_NAMESPACE
+
+#include "weft/kernels/simd_end.h"
