@@ -105,6 +105,21 @@ std::string limit_number(double x) {
   return text;
 }
 
+// Comment lines of at most 120 characters, broken at spaces.
+std::string comment(std::string_view text) {
+  std::string out;
+  while (!text.empty()) {
+    size_t cut = text.size();
+    if (cut > 118) {
+      cut = text.rfind(' ', 118);
+      if (cut == std::string_view::npos || cut == 0) cut = std::min(text.size(), text.find(' '));
+    }
+    out += fmt::format("# {}\n", text.substr(0, cut));
+    text.remove_prefix(std::min(text.size(), cut + 1));
+  }
+  return out;
+}
+
 std::string_view leaf_of(std::string_view key) {
   const size_t dot = key.rfind('.');
   return dot == std::string_view::npos ? key : key.substr(dot + 1);
@@ -137,6 +152,11 @@ ConfigField& ConfigField::one_of(std::vector<std::string> words) {
   return *this;
 }
 
+ConfigField& ConfigField::accept_number() {
+  accept_number_ = true;
+  return *this;
+}
+
 ConfigField& ConfigField::required() {
   required_ = true;
   return *this;
@@ -146,9 +166,9 @@ std::string ConfigField::type_text() const { return std::visit(TypeText{}, membe
 
 std::string ConfigField::value_text() const { return std::visit(ValueText{}, member_); }
 
-std::string ConfigField::limits_text() const {
+std::string ConfigField::limits_text(bool brief) const {
   if (!words_.empty()) return fmt::format("one of: {}", fmt::join(words_, ", "));
-  const bool low = std::isfinite(low_), high = std::isfinite(high_);
+  const bool low = std::isfinite(low_), high = std::isfinite(high_) && !(brief && high_ >= 1e6);
   if (low && high) return fmt::format("{} to {}", limit_number(low_), limit_number(high_));
   if (low) return fmt::format("{} {}", exclusive_low_ ? ">" : ">=", limit_number(low_));
   if (high) return fmt::format("<= {}", limit_number(high_));
@@ -205,10 +225,10 @@ std::string print_config(const ConfigFields& fields) {
     for (const ConfigField& field : fields.fields()) {
       if (section_of(field.key()) != section) continue;
       std::string doc = field.doc();
-      if (const std::string limits = field.limits_text(); !limits.empty()) doc += fmt::format(" ({})", limits);
+      if (const std::string limits = field.limits_text(true); !limits.empty()) doc += fmt::format(" ({})", limits);
       const std::string value = field.value_text();
       if (value != field.default_text() && !field.is_required()) doc += fmt::format(" [default {}]", field.default_text());
-      out += fmt::format("# {}\n{} = {}\n", doc, leaf_of(field.key()), value);
+      out += fmt::format("{}{} = {}\n", comment(doc), leaf_of(field.key()), value);
     }
   }
   return out;

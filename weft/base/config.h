@@ -40,6 +40,8 @@ class ConfigField {
   ConfigField& positive();
   // The allowed words of a string, or of each string of a list. Words "true" and "false" also accept a bool.
   ConfigField& one_of(std::vector<std::string> words);
+  // A string that may also be written as a bare number.
+  ConfigField& accept_number();
   // Must be given and not empty (check_required).
   ConfigField& required();
 
@@ -52,8 +54,8 @@ class ConfigField {
   std::string origin() const { return origin_.empty() ? "default" : origin_; }
   // The type in words: "an integer", "a list of strings".
   std::string type_text() const;
-  // The limits in words, or empty.
-  std::string limits_text() const;
+  // The limits in words, or empty. `brief` leaves out upper limits that only keep nonsense away (1e6 and more).
+  std::string limits_text(bool brief = false) const;
   // The present value, and the default, as TOML.
   std::string value_text() const;
   const std::string& default_text() const { return default_text_; }
@@ -68,6 +70,7 @@ class ConfigField {
   double low_, high_;
   bool exclusive_low_ = false;
   bool required_ = false;
+  bool accept_number_ = false;
   std::vector<std::string> words_;
 };
 
@@ -98,6 +101,8 @@ struct ConfigNames {
   std::map<std::string, std::string, std::less<>> not_built_yet;
 };
 
+// The bytes of a recipe file; refuses what is no file or too large to be one.
+std::string read_config_bytes(const std::string& path);
 void read_config_file(const std::string& path, ConfigFields& fields, const ConfigNames& names);
 // `path` is for messages.
 void read_config_text(std::string_view toml, const std::string& path, ConfigFields& fields, const ConfigNames& names);

@@ -26,6 +26,7 @@ struct Sample {
   std::vector<double> betas = {0.9, 0.999};
   ConfigTable extra;
   std::string mode = "vanilla";
+  std::string threshold = "2.0";
 
   void visit(ConfigFields& f) {
     f.add("model.path", path, "Checkpoint directory.").required();
@@ -37,6 +38,7 @@ struct Sample {
     f.add("rollout.stop_token_ids", ids, "Token ids.").range(0, 1e9);
     f.add("actor.optim.betas", betas, "Decay rates.").range(0, 1);
     f.add("actor.bypass_mode", bypass, "Skip a pass.").one_of({"auto", "true", "false"});
+    f.add("actor.threshold", threshold, "A bound or two.").accept_number();
     f.add("actor.loss_mode", mode, "Loss.").one_of({"vanilla"});
   }
 };
@@ -91,6 +93,17 @@ TEST(Config, OneStringMakesAList) {
   Bound b;
   b.read("data.train_files = 'only.jsonl'");
   EXPECT_THAT(b.sample.files, ElementsAre("only.jsonl"));
+}
+
+TEST(Config, StringsTakeNumbersOnlyWhereTheyMay) {
+  Bound b;
+  b.read("actor.threshold = 1.5");
+  EXPECT_EQ(b.sample.threshold, "1.5");
+  b.read("actor.threshold = '0.5_2.0'");
+  EXPECT_EQ(b.sample.threshold, "0.5_2.0");
+  b.set("actor.threshold=3");
+  EXPECT_EQ(b.sample.threshold, "3");
+  EXPECT_THAT(b.read_error("model.path = 3"), HasSubstr("must be a string"));
 }
 
 TEST(Config, PrintoutReadsBackToTheSameValues) {

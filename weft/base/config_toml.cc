@@ -196,6 +196,10 @@ class ConfigReader {
       out = v->get();
       return;
     }
+    if (field.accept_number_ && node.is_number()) {
+      out = node_text(node);
+      return;
+    }
     const auto* b = node.as_boolean();
     const std::string word = b && b->get() ? "true" : "false";
     if (!b || std::find(field.words_.begin(), field.words_.end(), word) == field.words_.end()) wrong(field, node, where);
@@ -274,15 +278,20 @@ void read_config_text(std::string_view text, const std::string& path, ConfigFiel
   reader.throw_errors();
 }
 
-void read_config_file(const std::string& path, ConfigFields& fields, const ConfigNames& names) {
+std::string read_config_bytes(const std::string& path) {
   std::ifstream in(path, std::ios::binary);
   std::string text(static_cast<size_t>(kMaxBytes) + 1, '\0');
   if (in) in.read(text.data(), static_cast<std::streamsize>(text.size()));
-  if (!in && in.gcount() == 0 && !in.eof()) throw UsageError(fmt::format("{}: cannot be read; is it a file?", path));
+  // A directory opens but gives an error, an empty file gives end of file.
+  if (in.bad() || (in.gcount() == 0 && !in.eof())) throw UsageError(fmt::format("{}: cannot be read; is it a file?", path));
   text.resize(static_cast<size_t>(in.gcount()));
   if (static_cast<int64_t>(text.size()) > kMaxBytes)
     throw UsageError(fmt::format("{}: over {} bytes; is it a recipe?", path, kMaxBytes));
-  read_config_text(text, path, fields, names);
+  return text;
+}
+
+void read_config_file(const std::string& path, ConfigFields& fields, const ConfigNames& names) {
+  read_config_text(read_config_bytes(path), path, fields, names);
 }
 
 void apply_config_override(std::string_view text, ConfigFields& fields, const ConfigNames& names) {

@@ -1,0 +1,197 @@
+// What no single key can show.
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "weft/base/error.h"
+#include "weft/rl/advantage.h"
+#include "weft/rl/correction.h"
+#include "weft/rl/kl.h"
+#include "weft/rl/policy_loss.h"
+#include "weft/train/recipe.h"
+
+namespace weft {
+namespace {
+
+[[noreturn]] void refuse(const std::string& text) { throw UsageError("recipe: " + text); }
+
+void require_known(const std::string& key, const std::string& name, std::vector<std::string> known,
+                   const std::vector<std::string>& extra) {
+  known.insert(known.end(), extra.begin(), extra.end());
+  if (std::find(known.begin(), known.end(), name) != known.end()) return;
+  std::string best;
+  int64_t distance = 3;
+  for (const std::string& word : known)
+    if (const int64_t d = edit_distance(name, word); d < distance) {
+      distance = d;
+      best = word;
+    }
+  refuse(fmt::format("{} = \"{}\" is unknown{}; there are: {}", key, name, best.empty() ? "" : ", did you mean \"" + best + "\"",
+                     fmt::join(known, ", ")));
+}
+
+// Words that weft/rl parses: its messages list what there is.
+void by_rl(const char* key, const auto& parse) {
+  try {
+    parse();
+  } catch (const ValueError& error) {
+    refuse(fmt::format("{}: {}", key, error.what()));
+  }
+}
+
+void validate_common(const Recipe& r) {
+  if (64 % r.rollout.block_size != 0) refuse(fmt::format("rollout.block_size = {} does not divide 64", r.rollout.block_size));
+  const std::string& name = r.trainer.run_name;
+  if (name == "." || name == ".." || name.find('/') != std::string::npos || name.find('\0') != std::string::npos)
+    refuse(fmt::format("trainer.run_name = \"{}\" is no directory name; put the directory into trainer.runs_dir", name));
+  if (r.trainer.runs_dir.empty()) refuse("trainer.runs_dir is empty");
+  for (const std::vector<std::string>* files : {&r.data.train_files, &r.data.val_files})
+    for (const std::string& file : *files) {
+      if (file.empty()) refuse("data files: a name is empty");
+      if (file.ends_with(".parquet"))
+        refuse(fmt::format("{} is Parquet; turn it into JSONL with tools/to_jsonl.py {} > FILE.jsonl", file, file));
+    }
+  if ((r.trainer.resume_mode == "resume_path") == r.trainer.resume_from_path.empty())
+    refuse("trainer.resume_mode = \"resume_path\" and trainer.resume_from_path belong together: give both or neither");
+  (void)parse_logit_bias(r.rollout.logit_bias);
+  for (const std::string& stop : r.rollout.stop)
+    if (stop.empty()) refuse("rollout.stop: an empty string would stop everything");
+  if (r.rollout.top_p <= 0 || r.rollout.val_kwargs.top_p <= 0) refuse("top_p = 0 keeps no token; 1 keeps all");
+}
+
+void validate_optim(const OptimRecipe& o) {
+  if (o.betas.size() != 2 || o.betas[0] >= 1 || o.betas[1] >= 1)
+    refuse("actor.optim.betas must be two numbers from 0 to below 1, e.g. [0.9, 0.999]");
+}
+
+void validate_rewards(const RewardRecipe& r) {
+  const size_t count = r.funcs.size() + (r.command.empty() ? 0 : 1);
+  if (count == 0)
+    refuse("no reward: give reward.funcs = [\"last_number\"], or your own as [\"my_reward.py:fn\"], or reward.command");
+  if (r.weights.size() != count)
+    refuse(fmt::format("reward.weights has {} entries for {} rewards ({}{}{})", r.weights.size(), count, fmt::join(r.funcs, ", "),
+                       r.funcs.empty() || r.command.empty() ? "" : ", ", r.command.empty() ? "" : r.command.front()));
+  for (size_t i = 0; i < r.funcs.size(); ++i) {
+    if (r.funcs[i].empty()) refuse("reward.funcs: a name is empty");
+    if (std::find(r.funcs.begin(), r.funcs.begin() + static_cast<std::ptrdiff_t>(i), r.funcs[i]) !=
+        r.funcs.begin() + static_cast<std::ptrdiff_t>(i))
+      refuse(fmt::format("reward.funcs names \"{}\" twice; use reward.weights", r.funcs[i]));
+  }
+  if (r.ground_truth_key.empty()) refuse("reward.ground_truth_key is empty; \"auto\" looks for the usual names");
+}
+
+void validate_rl(const Recipe& r, const RecipeChoices& choices) {
+  if (r.rollout.temperature <= 0)
+    refuse("rollout.temperature = 0 is greedy: its log-probs cannot be trained on; use a temperature above 0, e.g. 1.0");
+  if (r.rollout.logprobs_mode != "processed_logprobs")
+    refuse(
+        "rollout.logprobs_mode = \"raw_logprobs\" cannot be trained on: the trainer needs the sampling distribution's log-probs");
+  if (r.rollout.min_tokens > r.data.max_response_length)
+    refuse(fmt::format("rollout.min_tokens = {} is above data.max_response_length = {}", r.rollout.min_tokens,
+                       r.data.max_response_length));
+  if (r.rollout.ignore_eos && r.actor.mask_truncated)
+    refuse(
+        "rollout.ignore_eos makes every response hit its limit and actor.mask_truncated leaves those out: nothing would be "
+        "learnt");
+  const int64_t full = r.data.max_prompt_length + r.data.max_response_length;
+  if (r.rollout.kv_cache_tokens > 0 && r.rollout.kv_cache_tokens < full)
+    refuse(fmt::format("rollout.kv_cache_tokens = {} is below data.max_prompt_length + data.max_response_length = {}",
+                       r.rollout.kv_cache_tokens, full));
+  if (r.actor.mini_batch_size > r.data.train_batch_size || r.data.train_batch_size % r.actor.mini_batch_size != 0)
+    refuse(fmt::format("actor.mini_batch_size = {} [prompts] does not divide data.train_batch_size = {} [prompts]",
+                       r.actor.mini_batch_size, r.data.train_batch_size));
+  if (r.actor.clip_ratio_c != 0 && r.actor.clip_ratio_c <= 1)
+    refuse(fmt::format("actor.clip_ratio_c = {} must be above 1, or 0 for no dual clip", r.actor.clip_ratio_c));
+  if (r.actor.router_aux_loss_coef != 0) refuse("actor.router_aux_loss_coef is for weft sft only; set it to 0");
+
+  std::vector<std::string> losses;
+  const PolicyLossRegistry registry = builtin_policy_losses();
+  for (const auto& [name, loss] : registry) losses.push_back(name);
+  require_known("actor.loss_mode", r.actor.loss_mode, losses, choices.loss_modes);
+  if (const auto found = registry.find(r.actor.loss_mode); found != registry.end()) {
+    const PolicyParams params{.clip_ratio_low = r.actor.clip_ratio_low,
+                              .clip_ratio_high = r.actor.clip_ratio_high,
+                              .clip_ratio_c = r.actor.clip_ratio_c};
+    by_rl("actor.loss_mode",
+          [&] { check_policy_params(found->first, found->second, params, parse_aggregation_mode(r.actor.loss_agg_mode)); });
+  }
+  std::vector<std::string> estimators;
+  // gae needs a critic and remax a greedy sample of each prompt; weft train makes neither.
+  for (const auto& [name, fn] : builtin_advantages())
+    if (name != "gae" && name != "remax") estimators.push_back(name);
+  require_known("algorithm.adv_estimator", r.algorithm.adv_estimator, estimators, choices.adv_estimators);
+  if (r.rollout.n == 1 && r.algorithm.adv_estimator != "reinforce_plus_plus" &&
+      std::find(choices.adv_estimators.begin(), choices.adv_estimators.end(), r.algorithm.adv_estimator) ==
+          choices.adv_estimators.end())
+    refuse(
+        fmt::format("rollout.n = 1 with algorithm.adv_estimator = \"{}\": a group of one has advantage 0; use rollout.n >= 2 or "
+                    "reinforce_plus_plus",
+                    r.algorithm.adv_estimator));
+
+  const std::string& bypass = r.algorithm.rollout_correction.bypass_mode;
+  if (r.router_replay_mode == "R2" && bypass == "true")
+    refuse(
+        "router_replay.mode = \"R2\" records in the old-log-prob pass, which algorithm.rollout_correction.bypass_mode = true "
+        "skips; "
+        "use \"auto\" or \"false\", or R3");
+  if (r.router_replay_mode == "R2" && r.trainer.parity == "require")
+    refuse("trainer.parity = \"require\" is not promised under router_replay.mode = \"R2\"; use \"report\" or R3");
+  if (r.trainer.device == "cuda" && r.trainer.parity == "require")
+    refuse("trainer.parity = \"require\" is not promised on CUDA yet; use \"report\"");
+  if (r.actor.use_kl_loss && r.algorithm.use_kl_in_reward)
+    refuse("actor.use_kl_loss and algorithm.use_kl_in_reward would count the KL twice; use one");
+  by_rl("actor.kl_loss_type", [&] { (void)parse_kl_kind(r.actor.kl_loss_type); });
+  by_rl("algorithm.kl_penalty", [&] { (void)parse_kl_kind(r.algorithm.kl_penalty); });
+  const RolloutCorrectionRecipe& c = r.algorithm.rollout_correction;
+  by_rl("algorithm.rollout_correction.rollout_is_threshold", [&] {
+    CorrectionOptions options;
+    parse_importance_threshold(c.rollout_is_threshold, &options);
+  });
+  if (c.rollout_rs == "null" || c.rollout_rs.empty()) {
+    if (!c.rollout_rs_threshold.empty())
+      refuse("algorithm.rollout_correction.rollout_rs_threshold is given without algorithm.rollout_correction.rollout_rs");
+  } else {
+    by_rl("algorithm.rollout_correction.rollout_rs", [&] { (void)parse_rejection_rules(c.rollout_rs, c.rollout_rs_threshold); });
+  }
+}
+
+}  // namespace
+
+std::vector<std::pair<int64_t, double>> parse_logit_bias(const ConfigTable& table) {
+  std::vector<std::pair<int64_t, double>> out;
+  const auto json = nlohmann::json::parse(table.json);
+  for (const auto& [key, value] : json.items()) {
+    int64_t id = -1;
+    const auto [end, error] = std::from_chars(key.data(), key.data() + key.size(), id);
+    if (error != std::errc() || end != key.data() + key.size() || id < 0 || id > 2147483647)
+      refuse(fmt::format("rollout.logit_bias: \"{}\" is no token id", key));
+    if (!value.is_number()) refuse(fmt::format("rollout.logit_bias: the bias of token {} is no number", key));
+    out.emplace_back(id, value.get<double>());
+  }
+  std::sort(out.begin(), out.end());
+  for (size_t i = 1; i < out.size(); ++i)
+    if (out[i].first == out[i - 1].first) refuse(fmt::format("rollout.logit_bias: token {} is given twice", out[i].first));
+  return out;
+}
+
+void validate_recipe(const Recipe& r, RecipeUse use, const RecipeChoices& choices) {
+  validate_common(r);
+  if (use == RecipeUse::kEval) {
+    if (r.data.val_files.empty()) refuse("data.val_files is missing: weft eval needs JSONL files");
+    validate_rewards(r.reward);
+    return;
+  }
+  if (r.data.train_files.empty()) refuse("data.train_files is missing: JSONL files to train on");
+  validate_optim(r.actor.optim);
+  if (use == RecipeUse::kTrain) {
+    validate_rewards(r.reward);
+    validate_rl(r, choices);
+  }
+  if (r.trainer.total_training_steps > 0 && r.actor.optim.lr_warmup_steps > 0 && use == RecipeUse::kSft &&
+      r.actor.optim.lr_warmup_steps > r.trainer.total_training_steps)
+    refuse(fmt::format("actor.optim.lr_warmup_steps = {} is above trainer.total_training_steps = {}",
+                       r.actor.optim.lr_warmup_steps, r.trainer.total_training_steps));
+}
+
+}  // namespace weft
