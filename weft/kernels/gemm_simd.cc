@@ -61,6 +61,7 @@ struct Operands {
   int64_t lda;
   const void* panel;  // of the first vector
   int64_t panel_stride;
+  bool expand;  // bf16 panels are expanded block by block, A being laid out in that order; else in registers
 };
 
 template <int NV>
@@ -88,18 +89,44 @@ void forward_tile(const Operands& o, int64_t row, int64_t rows, int64_t a_depth,
   }
 }
 
+// Expands `depth` elements of k of `vectors` panels of bf16 pairs to fp32 panels [depth][16], each pair odd first or in order.
+void expand_panels(const Operands& o, int64_t vectors, int64_t begin, int64_t depth, bool odd_first, float* to) {
+  for (int64_t j = 0; j < vectors; ++j) {
+    const bf16* from = static_cast<const bf16*>(o.panel) + j * o.panel_stride + begin * 16;
+    for (int64_t d = 0; d + 1 < depth; d += 2, from += 32, to += 32) {
+      store(to, odd_first ? load_odd(from) : load_even(from));
+      store(to + 16, odd_first ? load_even(from) : load_odd(from));
+    }
+    if (depth % 2) {
+      store(to, load_even(from));
+      to += 16;
+    }
+  }
+}
+
 // One chain of all rows over [begin, end) of k for `vectors` panels. a_begin: the k at which o.a starts.
 void forward_chain(const Operands& o, int64_t vectors, int64_t rows, int64_t begin, int64_t end, int64_t a_begin, float* c,
                    int64_t ldc, Into into) {
   const int64_t block = rows <= kTileRows ? end - begin : kDepthBlock;
+  const int64_t tiles = (rows + kTileRows - 1) / kTileRows, step = (rows + tiles - 1) / tiles;
   for (int64_t d = begin; d < end; d += block) {
     const int64_t depth = smaller(block, end - d);
-    for (int64_t i = 0; i < rows; i += kTileRows) {
-      const int64_t m = smaller(kTileRows, rows - i);
+    Operands here = o;
+    int64_t b_depth = d;
+    if (o.expand) {
+      float* wide = scratch(Scratch::kB, vectors * 16 * kDepthBlock);
+      expand_panels(o, vectors, d, depth, o.form == Form::kPairs, wide);
+      here.form = Form::kF32;
+      here.panel = wide;
+      here.panel_stride = 16 * depth;
+      b_depth = 0;
+    }
+    for (int64_t i = 0; i < rows; i += step) {
+      const int64_t m = smaller(step, rows - i);
       float* out = c + i * ldc;
-      if (vectors == 1) forward_tile<1>(o, i, m, d - a_begin, d, depth, out, ldc, into);
-      if (vectors == 2) forward_tile<2>(o, i, m, d - a_begin, d, depth, out, ldc, into);
-      if (vectors == 4) forward_tile<4>(o, i, m, d - a_begin, d, depth, out, ldc, into);
+      if (vectors == 1) forward_tile<1>(here, i, m, d - a_begin, b_depth, depth, out, ldc, into);
+      if (vectors == 2) forward_tile<2>(here, i, m, d - a_begin, b_depth, depth, out, ldc, into);
+      if (vectors == 4) forward_tile<4>(here, i, m, d - a_begin, b_depth, depth, out, ldc, into);
     }
     into = Into::kContinue;
   }
@@ -161,6 +188,9 @@ void forward(const ForwardBlock& t) {
   const int64_t panel_bytes = o.panel_stride * dtype_bytes(t.w_dtype);
   // Rows of several tiles are copied even where they need no widening: strides of large powers of two collide in the caches.
   const bool copy = o.form != Form::kDot && (x_bf16 || rows > kTileRows);
+  // Expanding costs a pass over the panel, in registers it costs instructions in each tile: worth it from a few tiles on.
+  o.expand = (o.form == Form::kPairs || o.form == Form::kMixed) && rows > 2 * kTileRows;
+  const bool swap = o.expand && o.form == Form::kPairs;
   int64_t group = k;
   if (copy && !t.leaves && rows * k > kBlockFloats) group = kDepthBlock * (1 + kBlockFloats / (rows * kDepthBlock));
   const int64_t cols = 16 * (t.last_panel - t.first_panel);
@@ -180,7 +210,7 @@ void forward(const ForwardBlock& t) {
     if (copy) {
       o.lda = (end - g + 15) / 16 * 16 + 16;
       float* a = scratch(Scratch::kA, rows * o.lda);
-      for (int64_t i = 0; i < rows; ++i) copy_row(at(t.x, i, g), t.x.dtype, end - g, false, a + i * o.lda);
+      for (int64_t i = 0; i < rows; ++i) copy_row(at(t.x, i, g), t.x.dtype, end - g, swap, a + i * o.lda);
       o.a = a;
     } else if (g > 0) {
       o.a = at(t.x, 0, g);
@@ -209,20 +239,16 @@ void forward(const ForwardBlock& t) {
 // The place in a chain of `depth` at which element d is packed so that an ascending walk takes pairs odd first.
 WEFT_INLINE int64_t swapped(int64_t d, int64_t depth, bool pairs) { return pairs && (d ^ 1) < depth ? d ^ 1 : d; }
 
-// A [rows, depth] given as [depth, rows], into panels [tile][depth][kTileRows].
-void pack_transposed(ConstMatrix a, int64_t from, int64_t depth, int64_t rows, bool pairs, float* to) {
-  for (int64_t i = 0; i < rows; i += kTileRows) {
-    const int64_t m = smaller(kTileRows, rows - i);
-    for (int64_t d = 0; d < depth; ++d) {
-      float* out = to + swapped(d, depth, pairs) * kTileRows;
-      const void* source = at(a, from + d, i);
-      if (a.dtype == DType::kF32) {
-        for (int64_t r = 0; r < m; ++r) out[r] = static_cast<const float*>(source)[r];
-      } else {
-        for (int64_t r = 0; r < m; ++r) out[r] = bf16_to_float(static_cast<const bf16*>(source)[r]);
-      }
-    }
-    to += depth * kTileRows;
+// A [rows, depth] given as [depth, rows], into panels [tile][depth][kTileRows]. `row` is scratch of whole tiles.
+void pack_transposed(ConstMatrix a, int64_t from, int64_t depth, int64_t rows, bool pairs, float* row, float* to) {
+  for (int64_t d = 0; d < depth; ++d) {
+    const float* source = row;
+    if (a.dtype == DType::kF32 && rows % kTileRows == 0)
+      source = static_cast<const float*>(at(a, from + d, 0));
+    else
+      copy_row(at(a, from + d, 0), a.dtype, rows, false, row);
+    float* out = to + swapped(d, depth, pairs) * kTileRows;
+    for (int64_t i = 0; i < rows; i += kTileRows) std::memcpy(out + i * depth, source + i, kTileRows * sizeof(float));
   }
 }
 
@@ -317,11 +343,12 @@ void grad(const GradBlock& t) {
     const void* a = nullptr;
     int64_t lda = 0;
     if (t.a_transposed) {
-      float* packed = scratch(Scratch::kA, (t.rows + kTileRows) * even);
+      const int64_t whole_tiles = (t.rows + kTileRows - 1) / kTileRows * kTileRows;
+      float* packed = scratch(Scratch::kA, whole_tiles * even);
       if (dot)
         pack_transposed_pairs(t.a, d, depth, t.rows, reinterpret_cast<bf16*>(packed));
       else
-        pack_transposed(t.a, d, depth, t.rows, pairs, packed);
+        pack_transposed(t.a, d, depth, t.rows, pairs, scratch(Scratch::kTree, whole_tiles), packed);
       a = packed;
     } else if (dot) {
       a = at(t.a, 0, d);

@@ -57,12 +57,18 @@ WEFT_INLINE void tile_step(f32 (&acc)[MR][NV], const float* a, int64_t lda, cons
 template <int MR, int NV, ALayout kLayout = ALayout::kRows>
 void microkernel(const float* a, int64_t lda, const float* b, int64_t ldb, int64_t vector_stride, int64_t k, float* c,
                  int64_t ldc, Into into) {
+  // A panel that comes from far caches or memory is limited by latency.
+  constexpr bool kFetch = true;
+  constexpr int64_t kFetchAhead = 16 * 24;
   f32 acc[MR][NV];
   tile_begin<MR, NV>(acc, c, ldc, into);
   const int64_t step = kLayout == ALayout::kRows ? 1 : lda;
   for (; k > 0; --k) {
     f32 w[NV];
-    WEFT_UNROLL for (int j = 0; j < NV; ++j) w[j] = load(b + j * vector_stride);
+    WEFT_UNROLL for (int j = 0; j < NV; ++j) {
+      w[j] = load(b + j * vector_stride);
+      if constexpr (kFetch) __builtin_prefetch(b + j * vector_stride + kFetchAhead);
+    }
     tile_step<MR, NV, kLayout>(acc, a, lda, w);
     a += step;
     b += ldb;
