@@ -111,11 +111,15 @@ void sapo(const PolicyRow& row, const PolicyParams& p, PolicyRowResult& out) {
 }
 
 // Geometric mean of ratios that are clipped in log space where that lowers the objective; the row's advantage is its mean.
+// Correction weights enter by their geometric mean too, as in verl (which adds 1e-10 so that a zero weight does not annul the
+// row).
 void gmpo(const PolicyRow& row, const PolicyParams& p, PolicyRowResult& out) {
   const auto n = static_cast<double>(row.size());
   double log_sum = 0;
   double advantage_sum = 0;
   double weight_sum = 0;
+  double correction_sum = 0;
+  double log_correction_sum = 0;
   for (size_t t = 0; t < row.size(); ++t) {
     const double d = row.log_probs[t] - row.old_log_probs[t];
     const double bounded = std::clamp(d, -p.clip_ratio_low, p.clip_ratio_high);
@@ -127,8 +131,12 @@ void gmpo(const PolicyRow& row, const PolicyParams& p, PolicyRowResult& out) {
     log_sum += used;
     advantage_sum += a;
     weight_sum += row.weights[t];
+    correction_sum += row.correction_weights[t];
+    log_correction_sum += det_log(std::max(row.correction_weights[t], 1e-10));
   }
-  const double loss = -advantage_sum / n * det_exp(log_sum / n);
+  // Every token holds the row's loss, scaled so that their weighted sum has the geometric instead of the mean correction weight.
+  const double correction = correction_sum > 0.0 ? n * det_exp(log_correction_sum / n) / correction_sum : 0.0;
+  const double loss = -advantage_sum / n * det_exp(log_sum / n) * correction;
   for (size_t t = 0; t < row.size(); ++t) {
     out.loss[t] = loss;
     out.grad[t] *= weight_sum * loss / n;
@@ -202,7 +210,7 @@ PolicyLossResult policy_loss(const PolicyLoss& loss, const PolicyParams& params,
   PolicyLossResult out;
   out.grad.assign(rows.tokens(), 0.0);
   std::vector<int64_t> kept;
-  std::vector<double> log_probs, old_log_probs, rollout_log_probs, advantages, weights, token_loss, token_grad;
+  std::vector<double> log_probs, old_log_probs, rollout_log_probs, advantages, corrections, weights, token_loss, token_grad;
   const auto gather = [&kept](std::span<const double> from, std::vector<double>& to) {
     to.clear();
     if (from.empty()) return;
@@ -218,14 +226,15 @@ PolicyLossResult policy_loss(const PolicyLoss& loss, const PolicyParams& params,
     gather(batch.old_log_probs, old_log_probs);
     gather(batch.rollout_log_probs, rollout_log_probs);
     gather(batch.advantages, advantages);
-    gather(batch.correction_weights, weights);
-    weights.resize(kept.size(), 1.0);
+    gather(batch.correction_weights, corrections);
+    corrections.resize(kept.size(), 1.0);
     const double weight = token_weight(aggregation, static_cast<int64_t>(kept.size()));
-    for (double& w : weights) w *= weight;
+    weights.clear();
+    for (double c : corrections) weights.push_back(weight * c);
     token_loss.assign(kept.size(), 0.0);
     token_grad.assign(kept.size(), 0.0);
     PolicyRowResult row_result{token_loss, token_grad};
-    loss.fn({log_probs, old_log_probs, rollout_log_probs, advantages, weights}, params, row_result);
+    loss.fn({log_probs, old_log_probs, rollout_log_probs, advantages, corrections, weights}, params, row_result);
     for (size_t k = 0; k < kept.size(); ++k) {
       out.loss += weights[k] * token_loss[k];
       out.grad[kept[k]] = token_grad[k];

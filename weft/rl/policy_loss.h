@@ -35,7 +35,8 @@ struct PolicyRow {
   std::span<const double> old_log_probs;      // trainer before the update
   std::span<const double> rollout_log_probs;  // rollout engine; empty when the batch has none
   std::span<const double> advantages;
-  std::span<const double> weights;  // aggregation weight times correction weight: the row adds sum of weights * loss
+  std::span<const double> correction_weights;  // 1 without a correction
+  std::span<const double> weights;             // aggregation weight times correction weight: the row adds sum of weights * loss
 
   size_t size() const { return log_probs.size(); }
 };
