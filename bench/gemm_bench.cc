@@ -1,5 +1,5 @@
-// Matrix products against this machine's FMA peak: gemm_bench [--threads N] [--seconds S] [--cpu-time] [--gate]. JSON on stdout;
-// with --gate the exit code is 1 where an fp32 forward product of 64 rows or more is under 70 % of peak.
+// Matrix products against this machine's FMA peak: gemm_bench [--threads N] [--seconds S] [--cpu-time] [--filter TEXT] [--gate].
+// JSON on stdout; with --gate the exit code is 1 where an fp32 forward product of 64 rows or more is under 70 % of peak.
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -31,7 +31,8 @@ std::vector<char> values(DType dtype, int64_t n) {
 
 class Report {
  public:
-  Report(int threads, double seconds) : threads_(threads), seconds_(seconds), peak_(bench::fma_peak(threads)) {
+  Report(int threads, double seconds, std::string filter)
+      : threads_(threads), seconds_(seconds), filter_(std::move(filter)), peak_(bench::fma_peak(threads)) {
     fmt::print("{{\"target\": \"{}\", \"threads\": {}, \"peak_gflops\": {:.1f}, \"figures\": [", target_name(active_target()),
                threads, peak_ / 1e9);
   }
@@ -39,6 +40,7 @@ class Report {
 
   template <class Body>
   double figure(const std::string& name, double flops, double bytes, const Body& body) {
+    if (name.find(filter_) == std::string::npos) return 1.0;
     const double taken = bench::best_seconds(body, seconds_, threads_), ratio = flops / taken / peak_;
     fmt::print("{}\n  {{\"name\": \"{}\", \"of_peak\": {:.3f}, \"gflops\": {:.1f}, \"weight_gb_per_s\": {:.1f}, \"us\": {:.1f}}}",
                first_ ? "" : ",", name, ratio, flops / taken / 1e9, bytes / taken / 1e9, taken * 1e6);
@@ -49,15 +51,17 @@ class Report {
 
  private:
   int threads_;
-  double seconds_, peak_;
+  double seconds_;
+  std::string filter_;
+  double peak_;
   bool first_ = true;
 };
 
-int run(int threads, double seconds, bool gate) {
+int run(int threads, double seconds, const std::string& filter, bool gate) {
   set_num_threads(threads);
   set_denormals_flushed();
   bool passed = true;
-  Report report(threads, seconds);
+  Report report(threads, seconds, filter);
   constexpr int64_t kShapes[][2] = {{2048, 2048}, {512, 1536}};
   for (const DType dtype : {DType::kF32, DType::kBF16}) {
     const std::string type(dtype == DType::kF32 ? "fp32" : "bf16");
@@ -114,6 +118,7 @@ int main(int argc, char** argv) {
   int threads = 1;
   double seconds = 0.2;
   bool gate = false;
+  std::string filter;
   for (int i = 1; i < argc; ++i) {
     const std::string arg = argv[i];
     if (arg == "--gate") {
@@ -122,12 +127,14 @@ int main(int argc, char** argv) {
       weft::bench::cpu_time = true;
     } else if (arg == "--threads" && i + 1 < argc) {
       threads = std::atoi(argv[++i]);
+    } else if (arg == "--filter" && i + 1 < argc) {
+      filter = argv[++i];
     } else if (arg == "--seconds" && i + 1 < argc) {
       seconds = std::atof(argv[++i]);
     } else {
-      fmt::print(stderr, "usage: gemm_bench [--threads N] [--seconds S] [--cpu-time] [--gate]\n");
+      fmt::print(stderr, "usage: gemm_bench [--threads N] [--seconds S] [--cpu-time] [--filter TEXT] [--gate]\n");
       return 2;
     }
   }
-  return weft::kernels::run(threads < 1 ? 1 : threads, seconds, gate);
+  return weft::kernels::run(threads < 1 ? 1 : threads, seconds, filter, gate);
 }

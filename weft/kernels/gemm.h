@@ -6,7 +6,9 @@
 // ascending (the bf16 operand widened). kLeaves: eight chains over leaf_begin(K, 0..8), joined by ((0+1)+(2+3))+((4+5)+(6+7)).
 // The bits of an output row depend on that row and the weight only: not on M, threads, target or blocking.
 // Backward: input gradients are chains of at most 512 of N, each from +0, added ascending; weight gradients are chains of 256 tokens
-// (of the rows of that call, or of that expert), each from +0, added ascending into the fp32 buffer. Same pair rule for bf16 x bf16.
+// (of the rows of that call, or of that expert), each from +0, added ascending into the fp32 buffer. Same pair rule for bf16 x bf16,
+// pairs counted from the start of the chain. An input gradient that is stored starts as its first chain; one that accumulates starts
+// as what dx held. No rows: stored outputs of a zero-length contraction are +0, gradients that are added to stay untouched.
 //
 // Beside each: gemm_reference.h, scalar loops (std::fma) of the same order, equal bit for bit.
 // All functions run on the calling thread's parallel_for threads. Sizes of zero are fine everywhere.
@@ -27,8 +29,8 @@ inline constexpr int kNumLeaves = 8;
 // b(i) = 2*floor(i*ceil(K/2)/8), b(8) = K: where leaf i begins (design: every tp size in {1,2,4,8} cuts here).
 constexpr int64_t leaf_begin(int64_t k, int i) { return i == kNumLeaves ? k : 2 * (i * ((k + 1) / 2) / kNumLeaves); }
 
-// Weights [E, N, K] (E = 1 for a dense layer) copied into the panels that the active target's forward product reads.
-// Owns its memory. Rebuilt in place by pack() when the weight changes; packed_for() tells whether the target still fits.
+// Weights [E, N, K] (E = 1 for a dense layer) copied into panels of sixteen outputs: [K][16] fp32, [ceil(K / 2)][16][2] bf16. The layout
+// is the same for every target. Owns its memory. Rebuilt in place by pack() when the weight changes; packed_for() tells whether the target still fits.
 class PackedWeight {
  public:
   PackedWeight();

@@ -58,7 +58,6 @@ template <int MR, int NV, ALayout kLayout = ALayout::kRows>
 void microkernel(const float* a, int64_t lda, const float* b, int64_t ldb, int64_t vector_stride, int64_t k, float* c,
                  int64_t ldc, Into into) {
   // A panel that comes from far caches or memory is limited by latency.
-  constexpr bool kFetch = true;
   constexpr int64_t kFetchAhead = 16 * 24;
   f32 acc[MR][NV];
   tile_begin<MR, NV>(acc, c, ldc, into);
@@ -67,7 +66,7 @@ void microkernel(const float* a, int64_t lda, const float* b, int64_t ldb, int64
     f32 w[NV];
     WEFT_UNROLL for (int j = 0; j < NV; ++j) {
       w[j] = load(b + j * vector_stride);
-      if constexpr (kFetch) __builtin_prefetch(b + j * vector_stride + kFetchAhead);
+      __builtin_prefetch(b + j * vector_stride + kFetchAhead);
     }
     tile_step<MR, NV, kLayout>(acc, a, lda, w);
     a += step;
