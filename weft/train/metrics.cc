@@ -12,6 +12,7 @@
 #include "weft/io/append_file.h"
 #include "weft/io/json_file.h"
 #include "weft/io/jsonl.h"
+#include "weft/io/tensorboard.h"
 
 namespace weft {
 namespace {
@@ -46,6 +47,8 @@ const Names& alias_table(const std::string& framework) {
   WEFT_CHECK(framework == "none", "metric aliases '{}'", framework);
   return none;
 }
+
+double unix_time() { return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count(); }
 
 // Bytes of the rows up to `step`; a cut-short last row is not among them.
 int64_t bytes_up_to(const std::string& path, int64_t step) {
@@ -96,23 +99,28 @@ std::optional<std::string> metric_alias(std::string_view name, const std::string
   return std::nullopt;
 }
 
-MetricsLog::MetricsLog(const std::string& run_dir, MetricsLogOptions options)
-    : sink_(std::move(options.sink)), framework_(std::move(options.metric_aliases)) {
+MetricsLog::MetricsLog(const std::string& run_dir, MetricsLogOptions options) : framework_(std::move(options.metric_aliases)) {
   const std::string path = run_dir + "/metrics.jsonl";
   int64_t keep = 0;
   if (options.resume_step && std::filesystem::exists(path)) keep = bytes_up_to(path, *options.resume_step);
   file_ = std::make_unique<AppendFile>(path, keep);
+  if (options.tensorboard) {
+    const std::string dir = run_dir + "/tensorboard";
+    std::error_code error;
+    std::filesystem::create_directories(dir, error);
+    if (error) throw SystemError(fmt::format("{}: cannot be made: {}", dir, error.message()));
+    tensorboard_ = std::make_unique<TensorboardWriter>(dir, unix_time());
+  }
 }
 
 MetricsLog::~MetricsLog() = default;
 
-void MetricsLog::write(int64_t step, const MetricsRow& row) {
-  write(step, row, std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count());
-}
+void MetricsLog::write(int64_t step, const MetricsRow& row) { write(step, row, unix_time()); }
 
 void MetricsLog::write(int64_t step, const MetricsRow& row, double wall_time) {
   WEFT_CHECK(step >= last_step_, "metrics of step {} after step {}", step, last_step_);
   last_step_ = step;
+  std::vector<std::pair<std::string, double>> scalars;
   nlohmann::ordered_json json;
   json["step"] = step;
   json["wall_time"] = wall_time;
@@ -122,7 +130,7 @@ void MetricsLog::write(int64_t step, const MetricsRow& row, double wall_time) {
     } else {
       json[name] = nullptr;
     }
-    if (sink_) sink_(name, value, step, wall_time);
+    scalars.emplace_back(name, value);
   };
   for (const auto& [name, value] : row.entries()) {
     put(name, value);
@@ -130,6 +138,7 @@ void MetricsLog::write(int64_t step, const MetricsRow& row, double wall_time) {
   }
   const std::string line = json.dump() + "\n";
   file_->append(std::as_bytes(std::span(line)));
+  if (tensorboard_) tensorboard_->add_scalars(step, wall_time, scalars);
 }
 
 MetricsHistory read_metrics(const std::string& path) {

@@ -1,11 +1,10 @@
 #pragma once
 // Metrics of a run: one row a step, in RUN/metrics.jsonl ({"step": 3, "wall_time": s since 1970, "reward/mean": 0.5, ...}; a
-// value that is not finite is null) and in any further sink (TensorBoard). Names are verl's except reward/*; docs/metrics.md
+// value that is not finite is null) and in TensorBoard event files. Names are verl's except reward/*; docs/metrics.md
 // lists them. With aliases the same value is written under verl's or TRL's name too, so that runs overlay in one tracker. A row
 // is one write, so a reader sees whole rows only. Errors: FileError, SystemError. One thread writes.
 
 #include <cstdint>
-#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -17,6 +16,7 @@
 namespace weft {
 
 class AppendFile;
+class TensorboardWriter;
 
 // Names and values in the order they were set; setting a name again replaces its value.
 class MetricsRow {
@@ -30,13 +30,11 @@ class MetricsRow {
   std::vector<std::pair<std::string, double>> entries_;
 };
 
-using MetricSink = std::function<void(const std::string& name, double value, int64_t step, double wall_time)>;
-
 struct MetricsLogOptions {
   std::string metric_aliases = "none";  // or "verl", "trl"
   // Step of the checkpoint that the run goes on from: later rows, and a row that a crash cut short, are removed. Absent: anew.
   std::optional<int64_t> resume_step;
-  MetricSink sink;
+  bool tensorboard = false;  // events in RUN/tensorboard; a resumed run starts another file there, as TensorBoard expects
 };
 
 class MetricsLog {
@@ -52,7 +50,7 @@ class MetricsLog {
 
  private:
   std::unique_ptr<AppendFile> file_;
-  MetricSink sink_;
+  std::unique_ptr<TensorboardWriter> tensorboard_;
   std::string framework_;
   int64_t last_step_ = 0;
 };

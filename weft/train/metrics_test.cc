@@ -11,6 +11,7 @@
 #include <sstream>
 
 #include "weft/base/error.h"
+#include "weft/io/tensorboard.h"
 
 namespace weft {
 namespace {
@@ -59,7 +60,7 @@ TEST_F(MetricsTest, ResumeKeepsRowsUpToItsStep) {
   }
   std::ofstream(file(), std::ios::app) << "{\"step\": 5, \"rew";
   {
-    MetricsLog log(dir_, {.metric_aliases = "none", .resume_step = 3, .sink = {}});
+    MetricsLog log(dir_, {.metric_aliases = "none", .resume_step = 3, .tensorboard = false});
     log.write(4, row(40), 4);
   }
   const MetricsHistory history = read_metrics(file());
@@ -68,7 +69,7 @@ TEST_F(MetricsTest, ResumeKeepsRowsUpToItsStep) {
   EXPECT_EQ(history.series.at("reward/mean")[3].value, 3);
   EXPECT_EQ(history.series.at("reward/mean")[4].value, 40);
   {
-    MetricsLog log(dir_, {.metric_aliases = "none", .resume_step = 9, .sink = {}});
+    MetricsLog log(dir_, {.metric_aliases = "none", .resume_step = 9, .tensorboard = false});
     log.write(9, row(9), 9);
   }
   EXPECT_EQ(read_metrics(file()).series.at("reward/mean").size(), 6u);
@@ -78,7 +79,7 @@ TEST_F(MetricsTest, ResumeKeepsRowsUpToItsStep) {
 
 TEST_F(MetricsTest, ARowCutShortByACrashIsDroppedOnResume) {
   std::ofstream(file()) << "{\"step\": 1}\n{\"step\": 2, \"rew";
-  MetricsLog log(dir_, {.metric_aliases = "none", .resume_step = 2, .sink = {}});
+  MetricsLog log(dir_, {.metric_aliases = "none", .resume_step = 2, .tensorboard = false});
   EXPECT_EQ(content(), "{\"step\": 1}\n");
 }
 
@@ -96,17 +97,23 @@ TEST_F(MetricsTest, HostileFilesAreTypedErrors) {
   EXPECT_ANY_THROW(read_metrics(dir_ + "/none.jsonl"));
 }
 
-TEST_F(MetricsTest, AliasesAreWrittenBesideAndToTheSink) {
-  std::vector<std::pair<std::string, double>> seen;
-  MetricsLog log(
-      dir_,
-      {.metric_aliases = "trl", .resume_step = {}, .sink = [&](const std::string& name, double value, int64_t step, double) {
-         EXPECT_EQ(step, 7);
-         seen.emplace_back(name, value);
-       }});
-  log.write(7, row(0.25), 1);
-  EXPECT_THAT(seen, ElementsAre(Pair("reward/mean", 0.25), Pair("reward", 0.25)));
+TEST_F(MetricsTest, AliasesAreWrittenBesideAndToTensorboard) {
+  {
+    MetricsLog log(dir_, {.metric_aliases = "trl", .resume_step = {}, .tensorboard = true});
+    log.write(7, row(0.25), 1);
+  }
   EXPECT_EQ(read_metrics(file()).series.at("reward")[0].value, 0.25);
+  std::vector<std::string> files;
+  for (const auto& entry : std::filesystem::directory_iterator(dir_ + "/tensorboard")) files.push_back(entry.path().string());
+  ASSERT_EQ(files.size(), 1u);
+  std::map<std::string, float> scalars;
+  for (const auto& event : read_tensorboard_file(files[0])) {
+    for (const auto& [name, value] : event.scalars) {
+      EXPECT_EQ(event.step, 7);
+      scalars[name] = value;
+    }
+  }
+  EXPECT_THAT(scalars, ElementsAre(Pair("reward", 0.25f), Pair("reward/mean", 0.25f)));
 }
 
 TEST(Metrics, AliasNames) {
