@@ -1,0 +1,173 @@
+#include "weft/kernels/logprob.h"
+
+#include <algorithm>
+#include <array>
+#include <memory>
+
+#include "weft/base/threads.h"
+#include "weft/kernels/elementwise.h"
+#include "weft/kernels/logprob_simd.h"
+#include "weft/kernels/row_pointers.h"
+
+namespace weft::kernels {
+namespace {
+
+constexpr int64_t kBlock = 512;                    // logits of one block of the walk
+constexpr int64_t kHeldLogits = int64_t{8} << 20;  // logits held at once in the forward, at least 16 rows
+constexpr int64_t kGradRows = 256;                 // rows of one weight-gradient chain
+constexpr int64_t kGradVocab = 2048;               // logits of those rows held at once in the backward
+
+EntropySum merge(EntropySum a, EntropySum b) {
+  if (b.z.max == -scalar::kInf) return a;
+  if (a.z.max == -scalar::kInf) return b;
+  const float m = a.z.max > b.z.max ? a.z.max : b.z.max;
+  const float fa = scalar::exp(a.z.max - m), fb = scalar::exp(b.z.max - m);
+  return {{m, a.z.sum * fa + b.z.sum * fb}, a.weighted * fa + b.weighted * fb};
+}
+
+EntropySum merge_leaves(const EntropySum* leaf) {
+  return merge(merge(merge(leaf[0], leaf[1]), merge(leaf[2], leaf[3])), merge(merge(leaf[4], leaf[5]), merge(leaf[6], leaf[7])));
+}
+
+float lse_of(const EntropySum& s) { return s.z.max + scalar::log(s.z.sum); }
+
+// Logits of [first, first + n) become the z of the row: bias, temperature, removed tokens at -inf.
+void process(const LogprobTable& loops, const HeadRow& row, float* z, int64_t first, int64_t n) {
+  if (row.bias) {
+    const auto& ids = row.bias->ids;
+    for (auto it = std::lower_bound(ids.begin(), ids.end(), first); it != ids.end() && *it < first + n; ++it)
+      z[*it - first] += row.bias->values[static_cast<size_t>(it - ids.begin())];
+  }
+  if (row.inv_temperature != 1.0f) loops.scale(z, row.inv_temperature, n);
+  if (!row.kept || row.kept->all) return;
+  const auto& ids = row.kept->ids;
+  int64_t next = 0;
+  for (auto it = std::lower_bound(ids.begin(), ids.end(), first); it != ids.end() && *it < first + n; ++it) {
+    std::fill(z + next, z + (*it - first), -scalar::kInf);
+    next = *it - first + 1;
+  }
+  std::fill(z + next, z + n, -scalar::kInf);
+}
+
+void check_head(ConstMatrix x, const PackedWeight& w, std::span<const HeadRow> rows) {
+  WEFT_CHECK(x.rows == static_cast<int64_t>(rows.size()), "{} hidden rows for {} targets", x.rows, rows.size());
+  WEFT_CHECK(x.cols == w.k() && w.experts() == 1, "head of {} inputs for hidden rows of {}", w.k(), x.cols);
+  for (const HeadRow& row : rows) {
+    WEFT_CHECK(row.target >= 0 && row.target < w.n(), "target {} outside the vocabulary of {}", row.target, w.n());
+    WEFT_CHECK(!row.bias || row.bias->ids.size() == row.bias->values.size(), "logit bias of {} ids and {} values",
+               row.bias ? row.bias->ids.size() : 0, row.bias ? row.bias->values.size() : 0);
+  }
+}
+
+ConstMatrix row_range(ConstMatrix x, int64_t first, int64_t count) {
+  return {row_of(x, first), x.dtype, count, x.cols, x.stride};
+}
+
+}  // namespace
+
+float log_sum_exp(const float* z, int64_t vocab) {
+  const auto& loops = logprob_table();
+  std::array<EntropySum, kNumLeaves> leaves;
+  for (int i = 0; i < kNumLeaves; ++i) {
+    const int64_t end = std::min(vocab, vocab_leaf(vocab, i + 1));
+    for (int64_t v = vocab_leaf(vocab, i); v < end; v += kBlock)
+      leaves[static_cast<size_t>(i)] =
+          merge(leaves[static_cast<size_t>(i)], loops.block(z + v, std::min(kBlock, end - v), false));
+  }
+  return lse_of(merge_leaves(leaves.data()));
+}
+
+void head_logprob_forward(ConstMatrix x, const PackedWeight& w, std::span<const HeadRow> rows, float* log_probs, float* entropy,
+                          float* lse) {
+  check_head(x, w, rows);
+  const auto& loops = logprob_table();
+  const int64_t num_rows = x.rows, vocab = w.n(), tile = std::min(num_rows, std::clamp<int64_t>(kHeldLogits / vocab, 16, 256));
+  std::vector<EntropySum> leaves(static_cast<size_t>(num_rows * kNumLeaves));
+  std::vector<float> target_z(static_cast<size_t>(num_rows));
+  const auto z = std::make_unique_for_overwrite<float[]>(static_cast<size_t>(tile * vocab));
+  for (int64_t first = 0; first < num_rows; first += tile) {
+    const int64_t count = std::min(tile, num_rows - first);
+    gemm(row_range(x, first, count), w, nullptr, view(z.get(), count, vocab));
+    // Tasks are (row, leaf): many rows or few, there is work for every thread.
+    parallel_for(count * kNumLeaves, 1, [&](int64_t begin, int64_t end) {
+      for (int64_t task = begin; task < end; ++task) {
+        const int64_t r = first + task / kNumLeaves;
+        const int leaf = static_cast<int>(task % kNumLeaves);
+        const HeadRow& row = rows[static_cast<size_t>(r)];
+        EntropySum& sum = leaves[static_cast<size_t>(r * kNumLeaves + leaf)];
+        const int64_t leaf_end = vocab_leaf(vocab, leaf + 1);
+        for (int64_t v = vocab_leaf(vocab, leaf); v < leaf_end; v += kBlock) {
+          const int64_t n = std::min(kBlock, leaf_end - v);
+          float* block = z.get() + (r - first) * vocab + v;
+          process(loops, row, block, v, n);
+          if (row.target >= v && row.target < v + n) target_z[static_cast<size_t>(r)] = block[row.target - v];
+          sum = merge(sum, loops.block(block, n, entropy != nullptr));
+        }
+      }
+    });
+  }
+  for (int64_t r = 0; r < num_rows; ++r) {
+    const EntropySum s = merge_leaves(leaves.data() + r * kNumLeaves);
+    const float row_lse = lse_of(s);
+    if (lse) lse[r] = row_lse;
+    if (log_probs) log_probs[r] = target_z[static_cast<size_t>(r)] - row_lse;
+    if (entropy) entropy[r] = row_lse - s.weighted / s.z.sum;
+  }
+}
+
+// dlogit_j = inv_T * (dlp * (1[j = target] - p_j) - dH * p_j * (z_j + H - lse)), since dH/dz_j = -p_j * (z_j - sum p z) and
+// sum p z = lse - H.
+void head_logprob_backward(ConstMatrix x, const PackedWeight& w, ConstMatrix w_raw, std::span<const HeadRow> rows,
+                           const float* lse, const float* dlog_probs, const float* dentropy, Matrix dx, float* dw) {
+  check_head(x, w, rows);
+  WEFT_CHECK(w_raw.rows == w.n() && w_raw.cols == w.k() && w_raw.stride == w_raw.cols && w_raw.dtype == w.dtype(),
+             "raw weight [{}, {}] of a head [{}, {}]: shape, stride or dtype differ", w_raw.rows, w_raw.cols, w.n(), w.k());
+  WEFT_CHECK(dx.rows == x.rows && dx.cols == x.cols, "gradient [{}, {}] of hidden rows [{}, {}]", dx.rows, dx.cols, x.rows,
+             x.cols);
+  const auto& loops = logprob_table();
+  const int64_t vocab = w.n(), hidden = x.cols;
+  std::vector<float> entropy;
+  if (dentropy) {
+    entropy.resize(static_cast<size_t>(x.rows));
+    head_logprob_forward(x, w, rows, nullptr, entropy.data(), nullptr);
+  }
+  const int64_t held_rows = std::min(kGradRows, x.rows);
+  const auto z = std::make_unique_for_overwrite<float[]>(static_cast<size_t>(held_rows * std::min(kGradVocab, vocab)));
+  PackedWeight part;
+  std::vector<float> dx_chunk(static_cast<size_t>(held_rows * hidden));
+  for (int64_t first = 0; first < x.rows; first += kGradRows) {
+    const int64_t count = std::min(kGradRows, x.rows - first);
+    const ConstMatrix x_chunk = row_range(x, first, count);
+    std::fill(dx_chunk.begin(), dx_chunk.end(), 0.0f);
+    const Matrix dx_f32 = view(dx_chunk.data(), count, hidden);
+    for (int64_t v0 = 0; v0 < vocab; v0 += kGradVocab) {
+      const int64_t width = std::min(kGradVocab, vocab - v0), blocks = (width + kBlock - 1) / kBlock;
+      // A part of the packed weight cannot be asked for; packing it again costs one copy for 256 rows of products.
+      part.pack(row_of(w_raw, v0), w_raw.dtype, 1, width, hidden);
+      gemm(x_chunk, part, nullptr, view(z.get(), count, width));
+      parallel_for(blocks * count, 4, [&](int64_t begin, int64_t end) {
+        for (int64_t task = begin; task < end; ++task) {
+          const int64_t v = v0 + task % blocks * kBlock, n = std::min(kBlock, v0 + width - v);
+          const auto at = static_cast<size_t>(first + task / blocks);
+          const HeadRow& row = rows[at];
+          float* zr = z.get() + task / blocks * width + (v - v0);
+          process(loops, row, zr, v, n);
+          loops.dlogit(zr, row.inv_temperature, lse[at], dlog_probs[at], dentropy ? dentropy[at] : 0.0f,
+                       dentropy ? entropy[at] - lse[at] : 0.0f, n);
+          if (row.target >= v && row.target < v + n) zr[row.target - v] += row.inv_temperature * dlog_probs[at];
+        }
+      });
+      const ConstMatrix dz = view(static_cast<const float*>(z.get()), count, width);
+      gemm_input_grad(dz, row_range(w_raw, v0, width), dx_f32, true);
+      if (dw) gemm_weight_grad(dz, x_chunk, dw + v0 * hidden);
+    }
+    for (int64_t r = 0; r < count; ++r) {
+      if (is_bf16(dx))
+        convert(dx_chunk.data() + r * hidden, static_cast<bf16*>(row_of(dx, first + r)), hidden);
+      else
+        std::copy_n(dx_chunk.data() + r * hidden, hidden, static_cast<float*>(row_of(dx, first + r)));
+    }
+  }
+}
+
+}  // namespace weft::kernels
