@@ -12,6 +12,14 @@ set(WEFT_SANITIZE "" CACHE STRING "sanitizers, e.g. address,undefined or thread"
 
 # Numerics rule 1 (docs/numerics.md): g++ contracts a*b+c into FMA by default; here FMA exists only where it is written.
 add_compile_options(-ffp-contract=off -fno-fast-math)
+option(WEFT_BUILD_FUZZ "Build the fuzz targets of tests/fuzz; needs CMAKE_CXX_COMPILER=clang++" OFF)
+if(WEFT_BUILD_FUZZ)
+  if(NOT CMAKE_CXX_COMPILER_ID MATCHES Clang)
+    message(FATAL_ERROR "WEFT_BUILD_FUZZ needs clang (libFuzzer): configure a fresh folder with -DCMAKE_CXX_COMPILER=clang++")
+  endif()
+  add_compile_options(-fsanitize=fuzzer-no-link,address -fno-omit-frame-pointer -g1)
+  add_link_options(-fsanitize=address)
+endif()
 if(WEFT_SANITIZE)
   add_compile_options(-fsanitize=${WEFT_SANITIZE} -fno-omit-frame-pointer -g1)
   add_link_options(-fsanitize=${WEFT_SANITIZE})
@@ -22,3 +30,8 @@ if(WEFT_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
   set(CMAKE_CXX_COMPILER_LAUNCHER ${CMAKE_COMMAND} -E env CCACHE_SLOPPINESS=pch_defines,time_macros,include_file_mtime,include_file_ctime ${WEFT_CCACHE})
 endif()
 set(WEFT_WARNINGS -Wall -Wextra -Wshadow -Wnon-virtual-dtor -Werror)
+if(WEFT_BUILD_FUZZ)
+  set(WEFT_WARNINGS)  # the code is held to g++'s warnings
+endif()
+# Programs find a libtorch outside the system's folders after installation too.
+set(CMAKE_INSTALL_RPATH_USE_LINK_PATH ON)
