@@ -1,14 +1,23 @@
 // The only file that includes toml++ (header-only use; nothing to link).
-#include <toml++/toml.h>
 #include <algorithm>
 #include <cmath>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <sstream>
+#include <stdexcept>
 #include <tuple>
 
 #include "weft/base/config.h"
 #include "weft/base/error.h"
+
+namespace weft {
+// Some assertions of toml++ 3.3 can be reached by malformed files: they must neither abort nor be skipped.
+[[noreturn]] static void toml_assertion(const char* condition) {
+  throw std::logic_error(fmt::format("malformed TOML ({})", condition));
+}
+}  // namespace weft
+#define TOML_ASSERT(condition) ((condition) ? static_cast<void>(0) : ::weft::toml_assertion(#condition))
+#include <toml++/toml.h>
 
 namespace weft {
 namespace {
@@ -272,6 +281,8 @@ void read_config_text(std::string_view text, const std::string& path, ConfigFiel
     table = toml::parse(text, path);
   } catch (const toml::parse_error& error) {
     throw UsageError(fmt::format("{}: {}", place(path, error.source()), error.description()));
+  } catch (const std::logic_error& error) {
+    throw UsageError(fmt::format("{}: {}", path, error.what()));
   }
   ConfigReader reader(fields, names);
   reader.read_table(table, "", path);
@@ -327,6 +338,8 @@ void apply_config_override(std::string_view text, ConfigFields& fields, const Co
   try {
     if (is_line) parsed = toml::parse("value = " + value);
   } catch (const toml::parse_error&) {
+    parsed.clear();
+  } catch (const std::logic_error&) {
     parsed.clear();
   }
   const toml::node* node = parsed.size() == 1 ? parsed.get("value") : nullptr;

@@ -16,8 +16,8 @@ header h1{font-size:26px;margin:0;letter-spacing:-.01em;overflow-wrap:anywhere}
 header p{margin:2px 0 0;color:var(--soft);overflow-wrap:anywhere}
 h2{font-size:17px;margin:32px 0 12px}h3{font-size:14px;margin:20px 0 8px}small{color:var(--soft);font-weight:400}
 .card{background:var(--card);border:1px solid var(--edge);border-radius:12px;padding:14px 16px;margin:0}
-.tiles{display:grid;grid-template-columns:repeat(auto-fit,minmax(158px,1fr));gap:12px;margin-top:20px}
-.tile{min-width:0}.tile span{display:block;color:var(--soft);font-size:12.5px;overflow-wrap:anywhere}.tile b{display:block;font-size:18px;white-space:nowrap;font-variant-numeric:tabular-nums;line-height:1.35}
+.tiles{display:grid;grid-template-columns:repeat(auto-fit,minmax(176px,1fr));gap:12px;margin-top:20px}
+.tile{min-width:0}.tile span{display:block;color:var(--soft);font-size:12.5px;overflow-wrap:anywhere}.tile b{display:block;font-size:17px;white-space:nowrap;font-variant-numeric:tabular-nums;line-height:1.35}
 .tile b.good{color:var(--good)}.tile b.bad{color:var(--bad)}
 .charts{display:grid;grid-template-columns:repeat(auto-fill,minmax(min(100%,380px),1fr));gap:14px}
 figcaption{display:flex;justify-content:space-between;gap:10px;font-size:13.5px;margin-bottom:4px}figcaption span{color:var(--soft);font-size:12px;text-align:right}
