@@ -80,6 +80,8 @@ at::Tensor recompute(const at::Tensor& x, std::function<at::Tensor(const at::Ten
   return y;
 }
 
+void backward(const std::vector<at::Tensor>& roots, const std::vector<at::Tensor>& grads) { torch::autograd::backward(roots, grads); }
+
 void set_compositions_forced(bool on) { compositions_forced = on; }
 bool use_kernels(const at::Tensor& t) { return t.is_cpu() && !compositions_forced; }
 

@@ -34,6 +34,9 @@ at::Tensor record(std::initializer_list<at::Tensor> inputs, std::initializer_lis
 // gradients have the same bits as without. Everything fn refers to must live until the backward has run.
 at::Tensor recompute(const at::Tensor& x, std::function<at::Tensor(const at::Tensor&)> fn);
 
+// Runs the graph behind `roots` with these gradients: the one entry to libtorch's engine.
+void backward(const std::vector<at::Tensor>& roots, const std::vector<at::Tensor>& grads);
+
 // Kernels run on CPU tensors, ATen compositions elsewhere; `true` runs the compositions on the CPU too (the second oracle).
 void set_compositions_forced(bool on);
 bool use_kernels(const at::Tensor& t);

@@ -1,0 +1,40 @@
+# make        the program: build/weft
+# make demo   GRPO on the shipped model; a report at the end
+# make test   build and pass all tests (under 3 minutes once built)
+BUILD ?= build
+CMAKE_FLAGS ?=
+JOBS ?= $(shell nproc)
+PREFIX ?= /usr/local
+
+.PHONY: all deps configure build test test-all demo install bench format clean
+all: build
+
+deps:
+	@tools/deps.sh
+
+configure: deps
+	@test -f $(BUILD)/build.ninja || cmake -S . -B $(BUILD) -G Ninja $(CMAKE_FLAGS)
+
+build: configure
+	cmake --build $(BUILD) -j $(JOBS)
+
+test: build
+	ctest --test-dir $(BUILD) --output-on-failure -j $(JOBS) -LE slow
+
+test-all: build
+	ctest --test-dir $(BUILD) --output-on-failure -j $(JOBS)
+
+demo: build
+	tools/demo.sh $(BUILD)/weft
+
+install: build
+	cmake --install $(BUILD) --prefix $(PREFIX)
+
+bench: build
+	cmake --build $(BUILD) -j $(JOBS) --target weft_bench
+
+format:
+	clang-format -i $$(git ls-files '*.h' '*.cc')
+
+clean:
+	rm -rf $(BUILD)

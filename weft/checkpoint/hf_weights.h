@@ -1,0 +1,39 @@
+#pragma once
+// Weights between a Hugging Face checkpoint and the model's fp32 masters. load -> save gives the same names, shapes, dtypes and bytes.
+
+#include <ATen/core/Tensor.h>
+
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "weft/io/checkpoint_files.h"
+#include "weft/mesh/weight_entry.h"
+
+namespace weft {
+
+// What a checkpoint holds, in its order: the manifest to write it back by.
+struct DiskTensor {
+  std::string name;
+  DType dtype = DType::kF32;
+};
+using DiskManifest = std::vector<DiskTensor>;
+
+// A parameter's fp32 master (CPU or other device) by its name in the module tree.
+using MasterByName = std::function<at::Tensor(const std::string&)>;
+
+// Fills the masters. Every entry must be on disk with its shape and a floating dtype (f32, bf16, f16), and nothing else may be there,
+// but for `tied_head`, which must then equal the table it repeats. FileError lists what is missing, extra or misshapen.
+DiskManifest load_hf_weights(const Checkpoint& disk, const std::vector<WeightEntry>& entries,
+                             const std::optional<WeightEntry>& tied_head, const MasterByName& master);
+
+// A manifest for a model that was never on disk.
+DiskManifest fresh_manifest(const std::vector<WeightEntry>& entries, DType dtype);
+
+// Writes DIR/model*.safetensors; DIR exists and holds no weights. Values are rounded to the manifest's dtypes.
+void save_hf_weights(const std::string& dir, const DiskManifest& manifest, const std::vector<WeightEntry>& entries,
+                     const std::optional<WeightEntry>& tied_head, const MasterByName& master,
+                     int64_t max_shard_bytes = int64_t{5} * 1000 * 1000 * 1000);
+
+}  // namespace weft

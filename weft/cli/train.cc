@@ -1,0 +1,65 @@
+#include <iostream>
+
+#include "weft/base/signals.h"
+#include "weft/base/threads.h"
+#include "weft/cli/command.h"
+#include "weft/train/sft.h"
+#include "weft/train/trainer.h"
+
+namespace weft {
+namespace {
+
+std::vector<std::string> overrides(const Arguments& args) { return {args.positional.begin() + 1, args.positional.end()}; }
+
+RecipeChoices choices(const Registry& registry) {
+  RecipeChoices c;
+  for (const auto& [name, loss] : registry.policy_losses) c.loss_modes.push_back(name);
+  for (const auto& [name, fn] : registry.advantages) c.adv_estimators.push_back(name);
+  return c;
+}
+
+}  // namespace
+
+Command train_command() {
+  return {"train",
+          "Post-trains a model with reinforcement learning (GRPO and its kin), as a recipe says.",
+          "RECIPE [section.key=value ...]",
+          {{"--print-config", "", "print the resolved recipe with all defaults and stop"}},
+          "weft train recipe.toml rollout.n=16 trainer.total_training_steps=100",
+          1,
+          SIZE_MAX,
+          [](const Arguments& args, const Registry& registry) -> int {
+            const Recipe recipe = load_recipe(args.positional[0], overrides(args), RecipeUse::kTrain, choices(registry));
+            if (args.has("--print-config")) {
+              std::cout << print_recipe(recipe);
+              return kExitDone;
+            }
+            set_num_threads(static_cast<int>(recipe.trainer.threads));
+            install_stop_signals();
+            Trainer(recipe, registry).run();
+            return kExitDone;
+          }};
+}
+
+Command sft_command() {
+  return {"sft",
+          "Trains on rows with messages, or prompt and completion, as a recipe says.",
+          "RECIPE [section.key=value ...]",
+          {{"--print-config", "", "print the resolved recipe with all defaults and stop"}},
+          "weft sft recipe.toml actor.optim.lr=1e-3",
+          1,
+          SIZE_MAX,
+          [](const Arguments& args, const Registry& registry) -> int {
+            const Recipe recipe = load_recipe(args.positional[0], overrides(args), RecipeUse::kSft, choices(registry));
+            if (args.has("--print-config")) {
+              std::cout << print_recipe(recipe);
+              return kExitDone;
+            }
+            set_num_threads(static_cast<int>(recipe.trainer.threads));
+            install_stop_signals();
+            SftTrainer(recipe, registry).run();
+            return kExitDone;
+          }};
+}
+
+}  // namespace weft

@@ -1,0 +1,101 @@
+#include "weft/model/blocks.h"
+
+#include <ATen/ATen.h>
+
+#include "weft/nn/activation.h"
+#include "weft/nn/linear.h"
+#include "weft/nn/moe.h"
+
+namespace weft {
+
+using nn::Precision;
+
+SelfAttention::SelfAttention(std::string name, const ModelConfig& c, int64_t layer)
+    : Module(std::move(name)), config_(c), layer_(layer) {
+  const int64_t q = c.num_heads * c.head_dim, kv = c.num_kv_heads * c.head_dim;
+  q_ = add_parameter("q_proj.weight", {q, c.hidden_size});
+  k_ = add_parameter("k_proj.weight", {kv, c.hidden_size});
+  v_ = add_parameter("v_proj.weight", {kv, c.hidden_size});
+  o_ = add_parameter("o_proj.weight", {c.hidden_size, q});
+  if (c.qkv_bias) {
+    q_bias_ = add_parameter("q_proj.bias", {q}, Precision::kFp32);
+    k_bias_ = add_parameter("k_proj.bias", {kv}, Precision::kFp32);
+    v_bias_ = add_parameter("v_proj.bias", {kv}, Precision::kFp32);
+  }
+  if (c.o_bias) o_bias_ = add_parameter("o_proj.bias", {c.hidden_size}, Precision::kFp32);
+  if (c.qk_norm) {
+    q_norm_ = add_parameter("q_norm.weight", {c.head_dim}, Precision::kFp32);
+    k_norm_ = add_parameter("k_norm.weight", {c.head_dim}, Precision::kFp32);
+  }
+}
+
+at::Tensor SelfAttention::forward(const at::Tensor& x, ForwardContext& ctx) {
+  return run([&] {
+    // q and k stay fp32 through norm and RoPE and are rounded once, after it; v once, out of its product.
+    auto project = [&](nn::Parameter* w, nn::Parameter* bias, nn::Parameter* norm, int64_t heads) {
+      at::Tensor y = nn::linear(x, *w, bias, at::kFloat);
+      if (norm) y = nn::rms_norm(y, *norm, config_.norm_eps, at::kFloat, true).exact;
+      return nn::rope(y, heads, ctx.rope, ctx.param_dtype);
+    };
+    at::Tensor q = project(q_, q_bias_, q_norm_, config_.num_heads);
+    at::Tensor k = project(k_, k_bias_, k_norm_, config_.num_kv_heads);
+    at::Tensor v = nn::linear(x, *v_, v_bias_, ctx.param_dtype);
+    at::Tensor o = ctx.attention->attend(layer_, q, k, v);
+    return nn::linear(o, *o_, o_bias_, at::kFloat, kernels::Chain::kLeaves);
+  });
+}
+
+Mlp::Mlp(std::string name, const ModelConfig& c) : Module(std::move(name)) {
+  gate_ = add_parameter("gate_proj.weight", {c.intermediate_size, c.hidden_size});
+  up_ = add_parameter("up_proj.weight", {c.intermediate_size, c.hidden_size});
+  down_ = add_parameter("down_proj.weight", {c.hidden_size, c.intermediate_size});
+  if (c.mlp_bias) {
+    gate_bias_ = add_parameter("gate_proj.bias", {c.intermediate_size}, Precision::kFp32);
+    up_bias_ = add_parameter("up_proj.bias", {c.intermediate_size}, Precision::kFp32);
+    down_bias_ = add_parameter("down_proj.bias", {c.hidden_size}, Precision::kFp32);
+  }
+}
+
+at::Tensor Mlp::forward(const at::Tensor& x, ForwardContext& ctx) {
+  return run([&] {
+    at::Tensor gate = nn::linear(x, *gate_, gate_bias_, at::kFloat), up = nn::linear(x, *up_, up_bias_, at::kFloat);
+    return nn::linear(nn::swiglu(gate, up, ctx.param_dtype), *down_, down_bias_, at::kFloat, kernels::Chain::kLeaves);
+  });
+}
+
+MoeMlp::MoeMlp(std::string name, const ModelConfig& c, int64_t layer) : Module(std::move(name)), layer_(layer) {
+  const MoeConfig& m = c.moe;
+  params_.score = m.score;
+  params_.top_k = m.top_k;
+  params_.normalize = m.normalize;
+  params_.scale = m.scale;
+  router_ = add_parameter("gate.weight", {m.num_experts, c.hidden_size}, Precision::kFp32);
+  gate_up_ = add_parameter("experts.gate_up_proj", {m.num_experts, 2 * m.intermediate_size, c.hidden_size});
+  down_ = add_parameter("experts.down_proj", {m.num_experts, c.hidden_size, m.intermediate_size});
+}
+
+at::Tensor MoeMlp::forward(const nn::Normed& x, ForwardContext& ctx) {
+  return run([&] {
+    at::Tensor logits = nn::router_logits(x.exact, *router_);
+    at::Tensor ids = ctx.routing->route(layer_, logits, params_);
+    return nn::moe_experts(x.rounded, nn::router_gates(logits, ids, params_), ids, *gate_up_, *down_);
+  });
+}
+
+DecoderLayer::DecoderLayer(std::string name, const ModelConfig& c, int64_t layer) : Module(std::move(name)), eps_(c.norm_eps) {
+  input_norm_ = add_parameter("input_layernorm.weight", {c.hidden_size}, Precision::kFp32);
+  attention_ = add_module<SelfAttention>("self_attn", c, layer);
+  post_norm_ = add_parameter("post_attention_layernorm.weight", {c.hidden_size}, Precision::kFp32);
+  if (c.moe_layers[static_cast<size_t>(layer)]) moe_ = add_module<MoeMlp>("mlp", c, layer);
+  else mlp_ = add_module<Mlp>("mlp", c);
+}
+
+at::Tensor DecoderLayer::forward(const at::Tensor& x, ForwardContext& ctx) {
+  return run([&] {
+    at::Tensor h = nn::add(x, attention_->forward(nn::rms_norm(x, *input_norm_, eps_, ctx.param_dtype, false).rounded, ctx));
+    nn::Normed n = nn::rms_norm(h, *post_norm_, eps_, ctx.param_dtype, moe_ != nullptr);
+    return nn::add(h, moe_ ? moe_->forward(n, ctx) : mlp_->forward(n.rounded, ctx));
+  });
+}
+
+}  // namespace weft

@@ -1,0 +1,122 @@
+#include "weft/model/causal_lm.h"
+
+#include <ATen/ATen.h>
+#include <fmt/format.h>
+
+#include "weft/base/error.h"
+#include "weft/base/math.h"
+#include "weft/base/random.h"
+#include "weft/nn/autograd.h"
+#include "weft/nn/embedding.h"
+#include "weft/nn/linear.h"
+#include "weft/nn/view.h"
+
+namespace weft {
+
+CausalLM::CausalLM(ModelConfig config, at::ScalarType param_dtype)
+    : Module(""), config_(std::move(config)), param_dtype_(param_dtype), device_(at::kCPU) {
+  const ModelConfig& c = config_;
+  embed_tokens_ = add_parameter("model.embed_tokens.weight", {c.vocab_size, c.hidden_size});
+  if (c.over_encoding) {
+    const int64_t tables = over_encoding_tables(*c.over_encoding), width = c.hidden_size / tables;
+    for (int64_t e = 0; e < tables; ++e)
+      over_tables_.push_back(add_parameter(fmt::format("model.over_encoded_embeddings.embedding_list.{}.weight", e),
+                                           {over_encoding_rows(*c.over_encoding, c.vocab_size, e), width}));
+    for (int64_t e = 0; e < tables; ++e)
+      over_projections_.push_back(
+          add_parameter(fmt::format("model.over_encoded_embeddings.projection_list.{}.weight", e), {c.hidden_size, width}));
+  }
+  for (int64_t i = 0; i < c.num_layers; ++i) layers_.push_back(add_module<DecoderLayer>(fmt::format("model.layers.{}", i), config_, i));
+  norm_ = add_parameter("model.norm.weight", {c.hidden_size}, nn::Precision::kFp32);
+  head_ = c.tied ? embed_tokens_ : add_parameter("lm_head.weight", {c.vocab_size, c.hidden_size});
+  for (nn::Parameter* p : parameters()) by_name_[p->name()] = p;
+}
+
+void CausalLM::materialize(const at::Device& device) {
+  device_ = device;
+  for (nn::Parameter* p : parameters()) p->materialize(device, param_dtype_);
+}
+
+nn::AttentionShape CausalLM::attention_shape() const {
+  const float scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(config_.head_dim)));
+  return {config_.num_heads, config_.num_kv_heads, config_.head_dim, scale};
+}
+
+nn::Parameter* CausalLM::find_parameter(const std::string& name) const {
+  const auto it = by_name_.find(name);
+  return it == by_name_.end() ? nullptr : it->second;
+}
+
+int64_t CausalLM::num_parameters() const {
+  int64_t n = 0;
+  for (const auto& [name, p] : by_name_) n += p->numel();
+  return n;
+}
+
+at::Tensor CausalLM::embed(const TokenBatch& batch) {
+  at::Tensor x = nn::embedding(batch.ids, *embed_tokens_);
+  if (!config_.over_encoding) return x;
+  // The mean of the word embedding and each projected n-gram embedding; row of table e for position t:
+  // (sum over d = 0..n-1 of token[t-d] * V^d) mod rows_e, n = e / split + 2.
+  const OverEncodingConfig& c = *config_.over_encoding;
+  const int64_t tokens = batch.num_tokens(), history = config_.history();
+  const int32_t *ids = batch.ids.data_ptr<int32_t>(), *before = batch.history.data_ptr<int32_t>();
+  for (size_t e = 0; e < over_tables_.size(); ++e) {
+    const int64_t rows = over_tables_[e]->shape()[0], order = static_cast<int64_t>(e) / c.emb_split_num + 2;
+    at::Tensor index = at::empty({tokens}, batch.ids.options());
+    for (int64_t t = 0; t < tokens; ++t) {
+      int64_t row = ids[t] % rows, power = 1;
+      for (int64_t d = 1; d < order; ++d) {
+        power = power * config_.vocab_size % rows;
+        row = (row + before[t * history + d - 1] * power) % rows;
+      }
+      index.data_ptr<int32_t>()[t] = static_cast<int32_t>(row);
+    }
+    at::Tensor part = nn::to_dtype(nn::embedding(index, *over_tables_[e]), param_dtype_);
+    x = nn::add(x, nn::linear(part, *over_projections_[e], nullptr, at::kFloat));
+  }
+  return nn::scale(x, 1.0f / static_cast<float>(over_tables_.size() + 1));
+}
+
+at::Tensor CausalLM::forward(const TokenBatch& batch, nn::AttentionContext& attention, Routing& routing, ForwardOptions options) {
+  return run([&] {
+    ForwardContext ctx{&attention, &routing, nn::rope_table(batch.positions, config_.inv_freq, config_.rope_attention_factor, device_),
+                       param_dtype_};
+    at::Tensor x = embed(batch);
+    for (DecoderLayer* layer : layers_) {
+      if (options.recompute) x = nn::recompute(x, [layer, ctx](const at::Tensor& in) mutable { return layer->forward(in, ctx); });
+      else x = layer->forward(x, ctx);
+    }
+    return x;
+  });
+}
+
+at::Tensor CausalLM::final_norm(const at::Tensor& x) { return nn::rms_norm(x, *norm_, config_.norm_eps, param_dtype_, false).rounded; }
+
+at::Tensor CausalLM::logits(const at::Tensor& normed) {
+  at::NoGradGuard guard;
+  return nn::linear(normed, *head_, nullptr, at::kFloat);
+}
+
+nn::HeadOutput CausalLM::log_probs(const at::Tensor& normed, std::shared_ptr<const nn::HeadRows> rows, bool want_entropy) {
+  return nn::head_log_probs(normed, *head_, std::move(rows), want_entropy);
+}
+
+void init_weights(CausalLM& model, uint64_t seed) {
+  constexpr float kStd = 0.02f;
+  for (nn::Parameter* p : model.parameters()) {
+    const bool norm = p->dim() == 1 && p->name().find("norm") != std::string::npos;
+    at::Tensor host = at::empty(p->shape(), at::kFloat);
+    float* data = host.data_ptr<float>();
+    uint64_t key = seed;
+    for (char ch : p->name()) key = hash_combine(key, static_cast<uint64_t>(static_cast<unsigned char>(ch)));
+    const CounterRng rng(key);
+    for (int64_t i = 0; i < p->numel(); ++i)
+      data[i] = p->dim() == 1 ? (norm ? 1.0f : 0.0f) : kStd * static_cast<float>(rng.normal(static_cast<uint64_t>(i)));
+    at::NoGradGuard guard;
+    p->master().copy_(host);
+    p->updated();
+  }
+}
+
+}  // namespace weft

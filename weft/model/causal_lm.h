@@ -1,0 +1,58 @@
+#pragma once
+// A decoder language model: embeddings (over-encoded where the config says so), layers, final norm, head. One definition for trainer
+// and rollout; they differ in the attention and routing objects of ForwardContext and in whether gradients are recorded.
+
+#include <ATen/core/Tensor.h>
+
+#include <map>
+#include <memory>
+#include <string>
+
+#include "weft/model/blocks.h"
+#include "weft/model/token_batch.h"
+#include "weft/nn/head.h"
+
+namespace weft {
+
+// How a forward of the trainer runs; the rollout uses the defaults.
+struct ForwardOptions {
+  bool recompute = false;  // keep only each layer's input and run the layer again in backward
+};
+
+class CausalLM : public nn::Module {
+ public:
+  // Built without memory; materialize() allocates. `param_dtype` is fp32 or bf16 (docs/numerics.md, rule 7).
+  CausalLM(ModelConfig config, at::ScalarType param_dtype);
+  void materialize(const at::Device& device);
+
+  const ModelConfig& config() const { return config_; }
+  at::ScalarType param_dtype() const { return param_dtype_; }
+  nn::AttentionShape attention_shape() const;
+  // nullptr: no such parameter.
+  nn::Parameter* find_parameter(const std::string& name) const;
+  int64_t num_parameters() const;
+
+  // The residual stream after the last layer, [T, H] fp32.
+  at::Tensor forward(const TokenBatch& batch, nn::AttentionContext& attention, Routing& routing, ForwardOptions options = {});
+  // Final norm of any rows of it, [R, H] in param_dtype.
+  at::Tensor final_norm(const at::Tensor& x);
+  // Logits [R, V] fp32 of normed rows; no gradients are recorded. The same bits as inside log_probs.
+  at::Tensor logits(const at::Tensor& normed);
+  nn::HeadOutput log_probs(const at::Tensor& normed, std::shared_ptr<const nn::HeadRows> rows, bool want_entropy);
+
+ private:
+  at::Tensor embed(const TokenBatch& batch);
+
+  ModelConfig config_;
+  at::ScalarType param_dtype_;
+  at::Device device_;
+  nn::Parameter *embed_tokens_, *norm_, *head_;
+  std::vector<nn::Parameter*> over_tables_, over_projections_;
+  std::vector<DecoderLayer*> layers_;
+  std::map<std::string, nn::Parameter*> by_name_;
+};
+
+// N(0, 0.02) from the run seed and each parameter's name, norms 1, biases 0: training from scratch.
+void init_weights(CausalLM& model, uint64_t seed);
+
+}  // namespace weft

@@ -1,0 +1,276 @@
+#include "weft/rollout/engine.h"
+
+#include <ATen/ATen.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include "weft/base/error.h"
+#include "weft/model/routing.h"
+
+namespace weft {
+namespace {
+
+// Room for 1024 tokens a running sample, but never more than a quarter of the memory that is free.
+int64_t default_cache_tokens(const ModelConfig& c, at::ScalarType dtype, const EngineConfig& config) {
+  const int64_t bytes_per_token = 2 * c.num_kv_heads * c.head_dim * c.num_layers * (dtype == at::kFloat ? 4 : 2);
+  const int64_t free = static_cast<int64_t>(sysconf(_SC_AVPHYS_PAGES)) * sysconf(_SC_PAGESIZE);
+  return std::max<int64_t>(config.block_size, std::min(config.max_num_seqs * 1024, free / 4 / bytes_per_token));
+}
+
+kernels::KvShape kv_shape(const ModelConfig& c, at::ScalarType dtype, int64_t block_size) {
+  return {c.num_kv_heads, c.head_dim, block_size, dtype == at::kFloat ? DType::kF32 : DType::kBF16};
+}
+
+EngineConfig resolved(EngineConfig config, const CausalLM& model) {
+  if (config.block_size < 1 || kernels::kKeyBlock % config.block_size != 0)
+    throw UsageError(fmt::format("rollout.block_size = {}: must divide {}", config.block_size, kernels::kKeyBlock));
+  if (config.max_model_len <= 0) config.max_model_len = model.config().max_position_embeddings;
+  if (config.kv_cache_tokens <= 0) config.kv_cache_tokens = default_cache_tokens(model.config(), model.param_dtype(), config);
+  std::sort(config.end_ids.begin(), config.end_ids.end());
+  return config;
+}
+
+SchedulerLimits limits(const EngineConfig& c) {
+  return {(c.kv_cache_tokens + c.block_size - 1) / c.block_size, c.block_size, c.max_num_seqs, c.max_num_batched_tokens};
+}
+
+}  // namespace
+
+struct Engine::Sample {
+  explicit Sample(int64_t i) : index(i) {}
+  int64_t index;
+  std::vector<int32_t> tokens;  // prompt and response
+  std::vector<float> log_probs, raw_log_probs;
+  std::vector<KeptSet> kept;
+  std::vector<int32_t> routes;  // [response rows fed][L][k]
+  bool any_removed = false;
+  std::optional<StreamDecoder> decoder;
+  std::string text;
+};
+
+struct Engine::Live {
+  GenerationRequest request;
+  kernels::LogitBias bias;
+  std::vector<int32_t> banned;  // what min_tokens forbids: end ids and stop ids, ascending
+  std::set<int32_t> stop_ids;
+  std::vector<float> prompt_logits;  // of the last prompt position, for all n samples
+  std::vector<int32_t> prompt_routes;  // [prompt rows][L][k]
+  std::map<int64_t, std::unique_ptr<Sample>> samples;  // running
+  int64_t finished = 0;
+};
+
+Engine::Engine(CausalLM& model, EngineConfig config, const Tokenizer* tokenizer)
+    : model_(model),
+      config_(resolved(std::move(config), model)),
+      tokenizer_(tokenizer),
+      cache_(kv_shape(model.config(), model.param_dtype(), config_.block_size), model.config().num_layers, limits(config_).num_blocks),
+      scheduler_(limits(config_)) {
+  config_.record_routing = config_.record_routing && model.config().has_moe();
+}
+
+Engine::~Engine() = default;
+
+void Engine::add(GenerationRequest request) {
+  const int64_t vocab = model_.config().vocab_size, prompt = static_cast<int64_t>(request.prompt_ids.size());
+  request.params.validate(vocab);
+  if (!request.params.stop.empty() && !tokenizer_) throw ValueError("stop strings need a tokenizer: use stop_token_ids");
+  for (size_t i = 0; i < request.prompt_ids.size(); ++i)
+    if (request.prompt_ids[i] < 0 || request.prompt_ids[i] >= vocab)
+      throw ValueError(fmt::format("request {}: prompt token {} at position {} is outside the vocabulary of {}", request.id,
+                                   request.prompt_ids[i], i, vocab));
+  if (prompt + request.params.max_tokens > config_.max_model_len)
+    throw ValueError(fmt::format("request {}: a prompt of {} and max_tokens = {} exceed the limit of {} positions; nothing is truncated",
+                                 request.id, prompt, request.params.max_tokens, config_.max_model_len));
+  scheduler_.add(request.id, prompt, request.params.max_tokens, request.params.n);
+  auto live = std::make_unique<Live>();
+  std::map<int32_t, float> bias;
+  for (const auto& [id, value] : request.params.logit_bias) bias[id] += value;
+  for (const auto& [id, value] : bias) live->bias.ids.push_back(id), live->bias.values.push_back(value);
+  live->stop_ids.insert(request.params.stop_token_ids.begin(), request.params.stop_token_ids.end());
+  if (!request.params.ignore_eos) live->stop_ids.insert(config_.end_ids.begin(), config_.end_ids.end());
+  live->banned.assign(live->stop_ids.begin(), live->stop_ids.end());
+  live->request = std::move(request);
+  const RequestId id = live->request.id;
+  live_.emplace(id, std::move(live));
+}
+
+void Engine::abort(RequestId id) {
+  scheduler_.abort(id);
+  live_.erase(id);
+}
+
+bool Engine::step() {
+  if (scheduler_.idle()) return false;
+  at::NoGradGuard guard;
+  const StepPlan plan = scheduler_.next();
+  WEFT_CHECK(!plan.empty(), "the scheduler has {} requests and nothing to run", live_.size());
+  for (const BlockCopy& c : plan.copies) cache_.copy_block(c.from, c.to);
+  for (const SampleRef& ref : plan.starts) {
+    Live& live = *live_.at(ref.request);
+    auto sample = std::make_unique<Sample>(ref.sample);
+    sample->tokens = live.request.prompt_ids;
+    if (tokenizer_) sample->decoder.emplace(*tokenizer_, live.request.params.skip_special_tokens);
+    Sample& s = *live.samples.emplace(ref.sample, std::move(sample)).first->second;
+    draw(live, s, ref.sample, live.prompt_logits.data());
+  }
+  if (!plan.decode.empty() || !plan.prefill.empty()) forward(plan);
+  return true;
+}
+
+void Engine::forward(const StepPlan& plan) {
+  const ModelConfig& c = model_.config();
+  std::vector<SequenceSpan> spans;
+  std::vector<kernels::AttentionSequence> sequences;
+  std::vector<int64_t> logit_rows;
+  int64_t rows = 0;
+  auto push = [&](std::span<const int32_t> tokens, int64_t begin, int64_t end, const std::vector<BlockId>& blocks) {
+    spans.push_back({tokens, begin, end});
+    sequences.push_back({rows, rows + end - begin, begin, blocks.data()});
+    rows += end - begin;
+  };
+  for (const DecodeRow& d : plan.decode) {
+    push(live_.at(d.request)->samples.at(d.sample)->tokens, d.position, d.position + 1, *d.blocks);
+    logit_rows.push_back(rows - 1);
+  }
+  for (const PrefillChunk& p : plan.prefill) {
+    push(live_.at(p.request)->request.prompt_ids, p.begin, p.end, *p.blocks);
+    if (p.last) logit_rows.push_back(rows - 1);
+  }
+  rows_computed_ += rows;
+
+  const TokenBatch batch = TokenBatch::pack(spans, c.history());
+  nn::PagedAttention attention(model_.attention_shape(), cache_.shape(), sequences, cache_.layers());
+  RoutingBuffer routes = RoutingBuffer::make(c.moe_layer_ids(), config_.record_routing ? rows : 0, c.moe.top_k);
+  RecordRouting recording(routes);
+  LiveRouting live_routing;
+  Routing& routing = config_.record_routing ? static_cast<Routing&>(recording) : live_routing;
+  at::Tensor hidden = model_.forward(batch, attention, routing);
+
+  if (config_.record_routing) {
+    const int64_t width = static_cast<int64_t>(routes.layers.size()) * routes.top_k;
+    int64_t row = 0;
+    for (const DecodeRow& d : plan.decode) {
+      auto& out = live_.at(d.request)->samples.at(d.sample)->routes;
+      out.insert(out.end(), routes.at(row, 0), routes.at(row, 0) + width);
+      ++row;
+    }
+    for (const PrefillChunk& p : plan.prefill) {
+      auto& out = live_.at(p.request)->prompt_routes;
+      out.insert(out.end(), routes.at(row, 0), routes.at(row, 0) + (p.end - p.begin) * width);
+      row += p.end - p.begin;
+    }
+  }
+  if (logit_rows.empty()) return;
+  at::Tensor index = at::from_blob(logit_rows.data(), {static_cast<int64_t>(logit_rows.size())}, at::TensorOptions().dtype(at::kLong));
+  at::Tensor logits = model_.logits(model_.final_norm(at::index_select(hidden, 0, index)));
+  const float* p = logits.data_ptr<float>();
+  for (const DecodeRow& d : plan.decode) {
+    Live& live = *live_.at(d.request);
+    draw(live, *live.samples.at(d.sample), d.sample, p);
+    p += c.vocab_size;
+  }
+  for (const PrefillChunk& chunk : plan.prefill)
+    if (chunk.last) {
+      live_.at(chunk.request)->prompt_logits.assign(p, p + c.vocab_size);
+      p += c.vocab_size;
+    }
+}
+
+void Engine::draw(Live& live, Sample& sample, int64_t index, const float* logits) {
+  const SamplingParams& params = live.request.params;
+  const int64_t vocab = model_.config().vocab_size, prompt = static_cast<int64_t>(live.request.prompt_ids.size());
+  kernels::SampleParams ask;
+  ask.temperature = static_cast<float>(params.temperature);
+  ask.top_p = static_cast<float>(params.top_p);
+  ask.top_k = static_cast<int32_t>(params.top_k);
+  ask.min_p = static_cast<float>(params.min_p);
+  ask.bias = live.bias.ids.empty() ? nullptr : &live.bias;
+  if (static_cast<int64_t>(sample.tokens.size()) - prompt < params.min_tokens) ask.banned = live.banned;
+  ask.seed = live.request.seed;
+  ask.sample_index = static_cast<uint64_t>(index);
+  ask.position = sample.tokens.size();
+  scratch_.assign(logits, logits + vocab);
+  const kernels::Sampled s = kernels::sample(scratch_.data(), vocab, ask, params.raw_logprobs);
+  sample.tokens.push_back(s.token);
+  sample.log_probs.push_back(s.log_prob);
+  if (params.raw_logprobs) sample.raw_log_probs.push_back(s.raw_log_prob);
+  sample.kept.push_back(s.kept.all ? KeptSet() : KeptSet::from_ids(s.kept.ids, vocab));
+  sample.any_removed = sample.any_removed || !s.kept.all;
+  ++tokens_generated_;
+  if (ended(live, sample, s.token)) finish(live, index, "stop");
+  else if (static_cast<int64_t>(sample.tokens.size()) - prompt == params.max_tokens) finish(live, index, "length");
+}
+
+// Whether the token just drawn ends the sample. Tokens are kept whatever ends it; text is cut at a stop string.
+bool Engine::ended(Live& live, Sample& sample, int32_t token) {
+  const SamplingParams& params = live.request.params;
+  bool stop = live.stop_ids.count(token) > 0;
+  if (!sample.decoder) return stop;
+  const size_t before = sample.text.size();
+  sample.text += sample.decoder->push(token);
+  if (stop) sample.text += sample.decoder->flush();
+  const int64_t drawn = static_cast<int64_t>(sample.tokens.size() - live.request.prompt_ids.size());
+  if (drawn < params.min_tokens) return stop;
+  size_t cut = std::string::npos;
+  for (const std::string& s : params.stop) {
+    // A match ends inside the new text, so it starts at most its length before it.
+    const size_t at = sample.text.find(s, before >= s.size() ? before - s.size() + 1 : 0);
+    if (at != std::string::npos) cut = std::min(cut, params.include_stop_str_in_output ? at + s.size() : at);
+  }
+  if (cut == std::string::npos) return stop;
+  sample.text.resize(cut);
+  sample.decoder.reset();
+  return true;
+}
+
+void Engine::finish(Live& live, int64_t index, const std::string& reason) {
+  const auto node = live.samples.extract(index);
+  Sample& s = *node.mapped();
+  if (s.decoder && reason != "stop") s.text += s.decoder->flush();
+  GeneratedSample out;
+  out.request = live.request.id;
+  out.text = std::move(s.text);
+  out.raw_log_probs = std::move(s.raw_log_probs);
+  Trajectory& t = out.trajectory;
+  const int64_t prompt = static_cast<int64_t>(live.request.prompt_ids.size()), total = static_cast<int64_t>(s.tokens.size());
+  t.dataset_row = live.request.dataset_row;
+  t.sample_index = index;
+  t.seed = live.request.seed;
+  t.temperature = live.request.params.temperature;
+  t.prompt_ids = live.request.prompt_ids;
+  t.response_ids.assign(s.tokens.begin() + prompt, s.tokens.end());
+  t.rollout_log_probs = std::move(s.log_probs);
+  t.response_mask.assign(t.response_ids.size(), 1);
+  t.weight_versions = {{config_.weight_version, 0, total}};
+  if (s.any_removed) t.kept = std::move(s.kept);
+  t.finish_reason = reason;
+  if (config_.record_routing) {
+    const ModelConfig& c = model_.config();
+    RoutingTrace trace(total - 1, c.moe_layer_ids(), static_cast<int>(c.moe.top_k), static_cast<int>(c.moe.num_experts));
+    const int64_t layers = trace.num_layers(), k = c.moe.top_k;
+    for (int64_t row = 0; row + 1 < total; ++row) {
+      const int32_t* from = row < prompt ? live.prompt_routes.data() + row * layers * k : s.routes.data() + (row - prompt) * layers * k;
+      for (int64_t l = 0; l < layers; ++l) trace.set(row, l, {from + l * k, static_cast<size_t>(k)});
+    }
+    t.routing = std::move(trace);
+  }
+  finished_.push_back(std::move(out));
+  const RequestId id = live.request.id;
+  scheduler_.finish({id, index});
+  if (++live.finished == live.request.params.n) live_.erase(id);
+}
+
+std::vector<GeneratedSample> Engine::take_finished() { return std::exchange(finished_, {}); }
+
+std::vector<int32_t> end_token_ids(const HfConfig& hf, const GenerationConfig& generation, const Tokenizer* tokenizer) {
+  std::set<int32_t> ids;
+  for (int64_t id : hf.eos_token_ids) ids.insert(static_cast<int32_t>(id));
+  for (int64_t id : generation.eos_token_ids) ids.insert(static_cast<int32_t>(id));
+  if (tokenizer && tokenizer->eos_id()) ids.insert(*tokenizer->eos_id());
+  return {ids.begin(), ids.end()};
+}
+
+}  // namespace weft

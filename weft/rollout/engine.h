@@ -1,0 +1,97 @@
+#pragma once
+// The rollout engine of one rank: continuous batching over a paged cache, on the trainer's own module code and kernels.
+//
+// A request's tokens and log-probs depend on (weights, prompt, params, seed) only: not on companions, order of arrival, chunk sizes or
+// threads. Random numbers are keyed by (seed, sample index, absolute position).
+// Not for use from two threads at once.
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "weft/io/trajectory.h"
+#include "weft/kernels/sampling.h"
+#include "weft/model/causal_lm.h"
+#include "weft/rollout/kv_cache.h"
+#include "weft/rollout/sampling_params.h"
+#include "weft/rollout/scheduler.h"
+#include "weft/text/tokenizer.h"
+
+namespace weft {
+
+struct EngineConfig {
+  int64_t max_num_seqs = 256;
+  int64_t max_num_batched_tokens = 8192;
+  int64_t block_size = 64;          // divides 64
+  int64_t kv_cache_tokens = 0;      // 0: max_num_seqs * 1024, at most a quarter of the machine's free memory
+  int64_t max_model_len = 0;        // 0: the model's max_position_embeddings
+  std::vector<int32_t> end_ids;     // the union of config.json's, generation_config.json's and the tokenizer's
+  bool record_routing = false;      // R3
+  int64_t weight_version = 0;
+};
+
+struct GenerationRequest {
+  RequestId id = 0;
+  std::vector<int32_t> prompt_ids;
+  SamplingParams params;
+  uint64_t seed = 0;
+  int64_t dataset_row = -1;
+};
+
+struct GeneratedSample {
+  RequestId request = 0;
+  Trajectory trajectory;         // kept sets and routing where asked for
+  std::vector<float> raw_log_probs;  // with params.raw_logprobs
+  std::string text;              // of the response, cut at a stop string; empty without a tokenizer
+};
+
+class Engine {
+ public:
+  // The model outlives the engine. `tokenizer` may be null: no text, and stop strings are refused.
+  Engine(CausalLM& model, EngineConfig config, const Tokenizer* tokenizer);
+  ~Engine();
+
+  // ValueError, at once, for what can never run: empty or too long prompts (nothing is truncated), bad params, too few cache blocks.
+  void add(GenerationRequest request);
+  // Drops a request; its finished samples stay.
+  void abort(RequestId id);
+  // One forward (or a first draw). False when nothing is left to do.
+  bool step();
+  // Samples that ended since the last call, in the order in which they ended.
+  std::vector<GeneratedSample> take_finished();
+
+  int64_t num_running() const { return scheduler_.num_running(); }
+  int64_t num_waiting() const { return scheduler_.num_waiting(); }
+  int64_t tokens_generated() const { return tokens_generated_; }
+  int64_t rows_computed() const { return rows_computed_; }
+  int64_t kv_cache_bytes() const { return cache_.bytes(); }
+  const EngineConfig& config() const { return config_; }
+  void set_weight_version(int64_t version) { config_.weight_version = version; }
+  void check_integrity() const { scheduler_.check_integrity(); }
+
+ private:
+  struct Live;    // a request with its running samples
+  struct Sample;
+  void draw(Live& live, Sample& sample, int64_t index, const float* logits);
+  bool ended(Live& live, Sample& sample, int32_t token);
+  void finish(Live& live, int64_t index, const std::string& reason);
+  void forward(const StepPlan& plan);
+
+  CausalLM& model_;
+  EngineConfig config_;
+  const Tokenizer* tokenizer_;
+  KvCache cache_;
+  Scheduler scheduler_;
+  std::unordered_map<RequestId, std::unique_ptr<Live>> live_;
+  std::vector<GeneratedSample> finished_;
+  std::vector<float> scratch_;
+  int64_t tokens_generated_ = 0, rows_computed_ = 0;
+};
+
+// The union of the end ids that a checkpoint names, ascending.
+std::vector<int32_t> end_token_ids(const HfConfig& hf, const GenerationConfig& generation, const Tokenizer* tokenizer);
+
+}  // namespace weft

@@ -1,0 +1,77 @@
+#include "weft/train/check.h"
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+
+#include "weft/base/error.h"
+#include "weft/io/checkpoint_files.h"
+#include "weft/nn/autograd.h"
+
+namespace weft {
+namespace {
+
+namespace fs = std::filesystem;
+
+const char* const kFamilies[] = {"llama", "llama3_rope", "qwen2", "qwen3", "qwen3_yarn", "qwen3_moe", "qwen3_moe_oe", "mixtral"};
+
+std::string model_dir(const std::string& name) { return std::string(WEFT_SOURCE_DIR) + "/tests/data/models/" + name; }
+
+class Golden : public testing::TestWithParam<const char*> {};
+
+TEST_P(Golden, KernelsMatchTransformers) {
+  LoadedModel m = load_model(model_dir(GetParam()), DType::kF32);
+  const CheckReport r = check_model(m, m.dir + "/golden.safetensors");
+  EXPECT_TRUE(r.ok()) << r.table(false);
+  EXPECT_GT(r.rows.size(), 30u);
+}
+
+TEST_P(Golden, CompositionsMatchTransformers) {
+  LoadedModel m = load_model(model_dir(GetParam()), DType::kF32);
+  nn::set_compositions_forced(true);
+  const CheckReport r = check_model(m, m.dir + "/golden.safetensors");
+  nn::set_compositions_forced(false);
+  EXPECT_TRUE(r.ok()) << r.table(false);
+}
+
+TEST_P(Golden, Bfloat16StaysWithinItsMeasuredBounds) {
+  LoadedModel m = load_model(model_dir(GetParam()), DType::kBF16);
+  const CheckReport r = check_model(m, m.dir + "/golden.safetensors", bf16_check_options());
+  EXPECT_TRUE(r.ok()) << r.table(false);
+}
+
+TEST_P(Golden, SaveWritesWhatWasLoaded) {
+  const std::string dir = testing::TempDir() + "/weft_save_" + GetParam();
+  fs::remove_all(dir);
+  fs::create_directories(dir);
+  LoadedModel m = load_model(model_dir(GetParam()), DType::kBF16);  // masters are fp32 whatever forward reads
+  save_model(m, dir);
+  const Checkpoint before(m.dir), after(dir);
+  ASSERT_EQ(before.tensors().size(), after.tensors().size());
+  for (const TensorInfo& t : before.tensors()) {
+    const TensorInfo& u = after.tensor(t.name);
+    EXPECT_EQ(t.dtype, u.dtype);
+    EXPECT_EQ(t.shape, u.shape);
+    const auto a = before.bytes(t.name), b = after.bytes(t.name);
+    EXPECT_TRUE(std::equal(a.begin(), a.end(), b.begin(), b.end())) << t.name;
+  }
+  fs::remove_all(dir);
+}
+
+INSTANTIATE_TEST_SUITE_P(Families, Golden, testing::ValuesIn(kFamilies), [](const auto& p) { return std::string(p.param); });
+
+TEST(Check, FailsWhenOneWeightIsOff) {
+  LoadedModel m = load_model(model_dir("qwen3_moe"), DType::kF32);
+  nn::Parameter* p = m.model->find_parameter("model.layers.0.mlp.experts.down_proj");
+  ASSERT_NE(p, nullptr);
+  {
+    at::NoGradGuard guard;
+    p->master().mul_(1.01);
+  }
+  p->updated();
+  EXPECT_FALSE(check_model(m, m.dir + "/golden.safetensors").ok());
+}
+
+}  // namespace
+}  // namespace weft

@@ -1,0 +1,89 @@
+#include "weft/train/generate.h"
+
+#include <algorithm>
+#include <map>
+
+#include "weft/base/error.h"
+#include "weft/base/random.h"
+#include "weft/base/signals.h"
+
+namespace weft {
+
+SamplingParams training_params(const Recipe& recipe) {
+  const RolloutRecipe& r = recipe.rollout;
+  SamplingParams p;
+  p.n = r.n;
+  p.temperature = r.temperature;
+  p.top_p = r.top_p;
+  p.top_k = r.top_k;
+  p.min_p = r.min_p;
+  p.max_tokens = recipe.data.max_response_length;
+  p.min_tokens = r.min_tokens;
+  p.stop = r.stop;
+  p.stop_token_ids.assign(r.stop_token_ids.begin(), r.stop_token_ids.end());
+  p.ignore_eos = r.ignore_eos;
+  for (const auto& [id, bias] : parse_logit_bias(r.logit_bias)) p.logit_bias.emplace_back(static_cast<int32_t>(id), static_cast<float>(bias));
+  return p;
+}
+
+SamplingParams validation_params(const Recipe& recipe) {
+  SamplingParams p = training_params(recipe);
+  const ValSamplingRecipe& v = recipe.rollout.val_kwargs;
+  p.n = v.n;
+  p.temperature = v.temperature;
+  p.top_p = v.top_p;
+  p.top_k = v.top_k;
+  p.min_p = v.min_p;
+  return p;
+}
+
+std::vector<ScoredSample> generate(Engine& engine, const std::vector<Prompt>& prompts, const SamplingParams& params, uint64_t seed,
+                                   const std::function<void(int64_t, int64_t)>& progress) {
+  for (size_t i = 0; i < prompts.size(); ++i) {
+    GenerationRequest request;
+    request.id = static_cast<RequestId>(i);
+    request.prompt_ids = prompts[i].ids;
+    request.params = params;
+    request.seed = hash_combine(seed, static_cast<uint64_t>(prompts[i].row));
+    request.dataset_row = prompts[i].row;
+    engine.add(std::move(request));
+  }
+  const int64_t total = static_cast<int64_t>(prompts.size()) * params.n;
+  std::vector<ScoredSample> out(static_cast<size_t>(total));
+  int64_t done = 0;
+  while (engine.step()) {
+    for (GeneratedSample& s : engine.take_finished()) {
+      const size_t slot = static_cast<size_t>(s.request * params.n + s.trajectory.sample_index);
+      out[slot] = {std::move(s.trajectory), std::move(s.text)};
+      ++done;
+    }
+    if (progress) progress(done, total);
+    if (stop_requested()) {
+      for (size_t i = 0; i < prompts.size(); ++i) engine.abort(static_cast<RequestId>(i));
+      throw StoppedError(fmt::format("stopped by {} while generating", stop_signal_name()));
+    }
+  }
+  WEFT_CHECK(done == total, "{} of {} samples ended", done, total);
+  return out;
+}
+
+void score(RewardSet& rewards, const PromptSource& source, const std::vector<Prompt>& prompts, std::vector<ScoredSample>& samples) {
+  if (samples.empty()) return;
+  const size_t n = samples.size() / prompts.size();
+  std::vector<RewardRequest> requests;
+  for (size_t i = 0; i < samples.size(); ++i)
+    requests.push_back(source.request(prompts[i / n], samples[i].trajectory.sample_index, samples[i].text, samples[i].trajectory.response_ids));
+  const std::vector<CombinedReward> scored = rewards.score(requests);
+  for (size_t i = 0; i < samples.size(); ++i) {
+    Trajectory& t = samples[i].trajectory;
+    t.reward = scored[i].value;
+    t.reward_valid = scored[i].valid;
+    for (size_t f = 0; f < rewards.size(); ++f) {
+      if (!scored[i].parts[f].applicable) continue;
+      t.rewards[rewards.names()[f]] = scored[i].parts[f].value;
+      for (const auto& [key, value] : scored[i].parts[f].extra) t.rewards[rewards.names()[f] + "/" + key] = value;
+    }
+  }
+}
+
+}  // namespace weft

@@ -1,0 +1,84 @@
+#include "weft/train/loaded_model.h"
+
+#include <ATen/Context.h>
+
+#include <filesystem>
+
+#include "weft/base/error.h"
+#include "weft/io/atomic_file.h"
+#include "weft/io/hub_cache.h"
+#include "weft/model/weight_map.h"
+
+namespace weft {
+namespace {
+
+namespace fs = std::filesystem;
+
+at::Device parse_device(const std::string& device) {
+  if (device == "cpu") return at::kCPU;
+  if (device != "cuda") throw UsageError(fmt::format("device = \"{}\": expected \"cpu\" or \"cuda\"", device));
+  if (!at::hasCUDA())
+    throw UsageError("device = \"cuda\": no CUDA device or no CUDA in this libtorch. Use device = \"cpu\", or a build against a CUDA libtorch "
+                     "(tools/build_with_pip_torch.sh) on a machine with a GPU");
+  return at::Device(at::kCUDA, 0);
+}
+
+at::ScalarType scalar_of(DType dtype, const std::string& where) {
+  if (dtype == DType::kF32) return at::kFloat;
+  if (dtype == DType::kBF16) return at::kBFloat16;
+  throw UsageError(fmt::format("{}: param_dtype {} is not supported: choose float32 or bfloat16", where, dtype_name(dtype)));
+}
+
+LoadedModel build(const std::string& dir, std::optional<DType> param_dtype, const std::string& device, const std::vector<Family>& extra) {
+  LoadedModel m;
+  m.dir = dir;
+  m.hf = HfConfig::load(dir);
+  m.generation = GenerationConfig::load(dir);
+  ModelConfig config = configure_model(m.hf, extra);
+  m.entries = weight_map(config);
+  if (config.tied) m.tied_head = tied_head(config);
+  m.model = std::make_unique<CausalLM>(std::move(config), scalar_of(param_dtype.value_or(m.hf.dtype.value_or(DType::kF32)), dir));
+  m.model->materialize(parse_device(device));
+  return m;
+}
+
+}  // namespace
+
+MasterByName LoadedModel::masters() const {
+  return [raw = model.get()](const std::string& name) {
+    nn::Parameter* p = raw->find_parameter(name);
+    WEFT_CHECK(p, "no parameter {}", name);
+    return p->master();
+  };
+}
+
+LoadedModel load_model(const std::string& path_or_hub_id, std::optional<DType> param_dtype, const std::string& device,
+                       const std::vector<Family>& extra_families) {
+  LoadedModel m = build(resolve_model_path(path_or_hub_id), param_dtype, device, extra_families);
+  const Checkpoint disk(m.dir);
+  m.manifest = load_hf_weights(disk, m.entries, m.tied_head, m.masters());
+  for (nn::Parameter* p : m.model->parameters()) p->updated();
+  return m;
+}
+
+LoadedModel create_model(const std::string& dir, DType param_dtype, DType disk_dtype, uint64_t seed, const std::string& device,
+                         const std::vector<Family>& extra_families) {
+  LoadedModel m = build(dir, param_dtype, device, extra_families);
+  m.manifest = fresh_manifest(m.entries, disk_dtype);
+  init_weights(*m.model, seed);
+  return m;
+}
+
+void save_model(const LoadedModel& m, const std::string& dir) {
+  static constexpr const char* kCopied[] = {"generation_config.json", "tokenizer.json",      "tokenizer_config.json", "special_tokens_map.json",
+                                            "chat_template.jinja",    "added_tokens.json",   "vocab.json",            "merges.txt",
+                                            "tokenizer.model"};
+  for (const char* name : kCopied)
+    if (fs::exists(fs::path(m.dir) / name)) fs::copy_file(fs::path(m.dir) / name, fs::path(dir) / name);
+  if (fs::exists(fs::path(m.dir) / "additional_chat_templates"))
+    fs::copy(fs::path(m.dir) / "additional_chat_templates", fs::path(dir) / "additional_chat_templates", fs::copy_options::recursive);
+  write_file_atomically((fs::path(dir) / "config.json").string(), m.hf.raw_json);
+  save_hf_weights(dir, m.manifest, m.entries, m.tied_head, m.masters());
+}
+
+}  // namespace weft

@@ -1,0 +1,394 @@
+#include "weft/train/trainer.h"
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <map>
+
+#include "weft/base/error.h"
+#include "weft/base/log.h"
+#include "weft/base/random.h"
+#include "weft/base/signals.h"
+#include "weft/base/threads.h"
+#include "weft/rl/grpo.h"
+#include "weft/rl/kl.h"
+#include "weft/rl/metrics.h"
+#include "weft/train/evaluate.h"
+#include "weft/train/step_metrics.h"
+#include "weft/train/update.h"
+
+namespace weft {
+
+// One step's samples and what its updates read. Indices run over all samples, prompt by prompt.
+struct Trainer::StepData {
+  int64_t step = 0;
+  std::vector<Prompt> prompts;
+  std::vector<ScoredSample> samples;
+  std::vector<const Trajectory*> trajectories;
+  std::vector<std::vector<float>> old_log_probs, ref_log_probs;
+  std::vector<std::vector<double>> advantages;  // [sample][response]
+  std::vector<std::vector<uint8_t>> masks;      // [sample][response]: tokens that are trained
+  int64_t updates_done = 0;
+  UpdateSums sums;
+
+  void index() {
+    trajectories.clear();
+    for (const ScoredSample& s : samples) trajectories.push_back(&s.trajectory);
+  }
+};
+
+std::unique_ptr<RewardSet> make_rewards(const Recipe& recipe, const Registry& registry) {
+  RewardProcessOptions options;
+  options.python = recipe.reward.python;
+  options.processes = recipe.reward.workers > 0 ? recipe.reward.workers : num_threads();
+  options.time_limit_s = recipe.reward.timeout;
+  std::vector<RewardSet::Entry> entries;
+  for (const std::string& spec : recipe.reward.funcs)
+    entries.push_back({registry.rewards.make(spec, options), recipe.reward.weights.at(entries.size())});
+  if (!recipe.reward.command.empty())
+    entries.push_back({make_command_reward("command", recipe.reward.command, options), recipe.reward.weights.at(entries.size())});
+  return std::make_unique<RewardSet>(std::move(entries), recipe.reward.on_nan == "drop" ? OnNan::kDrop : OnNan::kStop);
+}
+
+std::unique_ptr<Engine> make_engine(const Recipe& recipe, LoadedModel& model, const Tokenizer& tokenizer, bool record_routing) {
+  EngineConfig c;
+  c.max_num_seqs = recipe.rollout.max_num_seqs;
+  c.max_num_batched_tokens = recipe.rollout.max_num_batched_tokens;
+  c.block_size = recipe.rollout.block_size;
+  c.kv_cache_tokens = recipe.rollout.kv_cache_tokens;
+  c.end_ids = end_token_ids(model.hf, model.generation, &tokenizer);
+  c.record_routing = record_routing;
+  return std::make_unique<Engine>(*model.model, c, &tokenizer);
+}
+
+Trainer::Trainer(Recipe recipe, const Registry& registry)
+    : recipe_(std::move(recipe)), registry_(registry), replay_(parse_router_replay(recipe_.router_replay_mode)) {
+  const std::optional<DType> dtype = recipe_.actor.param_dtype == "auto" ? std::nullopt : parse_dtype(recipe_.actor.param_dtype);
+  actor_ = std::make_unique<LoadedModel>(
+      recipe_.model.init == "random"
+          ? create_model(recipe_.model.path, dtype.value_or(DType::kF32), dtype.value_or(DType::kF32), static_cast<uint64_t>(recipe_.trainer.seed),
+                         recipe_.trainer.device, registry.families)
+          : load_model(recipe_.model.path, dtype, recipe_.trainer.device, registry.families));
+  tokenizer_ = Tokenizer::load(actor_->dir);
+  if (replay_ != RouterReplayMode::kDisabled && !actor_->model->config().has_moe())
+    throw UsageError(fmt::format("router_replay.mode = \"{}\": {} has no experts: use \"disabled\"", recipe_.router_replay_mode, actor_->dir));
+  train_ = std::make_unique<PromptSource>(recipe_.data.train_files, recipe_, *tokenizer_, recipe_.data.train_max_samples);
+  if (!recipe_.data.val_files.empty())
+    val_ = std::make_unique<PromptSource>(recipe_.data.val_files, recipe_, *tokenizer_, recipe_.data.val_max_samples);
+  const int64_t batch = recipe_.data.train_batch_size, rows = static_cast<int64_t>(train_->rows().size());
+  if (rows < batch)
+    throw UsageError(fmt::format("data.train_batch_size = {} prompts, but data.train_files hold {}: lower it", batch, rows));
+  sampler_ = std::make_unique<DatasetSampler>(rows, static_cast<uint64_t>(recipe_.data.seed), recipe_.data.shuffle);
+  total_steps_ = recipe_.trainer.total_training_steps > 0 ? recipe_.trainer.total_training_steps
+                                                          : recipe_.trainer.total_epochs * (rows / batch);
+  rewards_ = make_rewards(recipe_, registry);
+  if (recipe_.needs_reference()) {
+    reference_ = std::make_unique<LoadedModel>(load_model(recipe_.reference_path, dtype, recipe_.trainer.device, registry.families));
+    for (nn::Parameter* p : reference_->model->parameters()) p->set_trainable(false);
+  }
+  const int64_t updates_a_step = (batch + recipe_.actor.mini_batch_size - 1) / recipe_.actor.mini_batch_size * recipe_.actor.ppo_epochs;
+  optimizer_ = std::make_unique<Optimizer>(actor_->model->parameters(), recipe_.actor.optim, total_steps_ * updates_a_step);
+  engine_ = make_engine(recipe_, *actor_, *tokenizer_, replay_ == RouterReplayMode::kR3 || recipe_.trainer.parity == "require");
+  for (const auto& [id, bias] : training_params(recipe_).logit_bias) logit_bias_.ids.push_back(id), logit_bias_.values.push_back(bias);
+  kl_coef_ = recipe_.algorithm.kl_ctrl.kl_coef;
+}
+
+Trainer::~Trainer() = default;
+
+// Trainer and rollout share weights, kernels and param_dtype here; R2 replays what the old-log-prob pass records, so it needs the pass.
+bool Trainer::parity_promised() const { return recipe_.trainer.device == "cpu" && replay_ != RouterReplayMode::kR2; }
+
+ActorOptions Trainer::actor_options(bool replay) const {
+  ActorOptions o;
+  o.recompute = recipe_.actor.recompute;
+  o.replay = replay;
+  o.logit_bias = &logit_bias_;
+  return o;
+}
+
+void Trainer::resume() {
+  std::optional<std::string> from;
+  if (recipe_.trainer.resume_mode == "auto") from = latest_checkpoint(recipe_.run_dir() + "/checkpoints");
+  else if (recipe_.trainer.resume_mode == "resume_path") from = recipe_.trainer.resume_from_path;
+  if (from) {
+    progress_ = load_checkpoint(*from, *actor_, *optimizer_);
+    if (progress_.dataset_fingerprint != train_->dataset().fingerprint())
+      throw ValueError(*from + ": was made with other data.train_files: its position in the data means nothing here. Use trainer.resume_mode = "
+                               "\"disable\" and another trainer.run_name to start anew");
+    sampler_->seek(progress_.cursor);
+    if (progress_.values.count("kl_coef")) kl_coef_ = progress_.values.at("kl_coef");
+    log_info("going on from {} (step {})", *from, progress_.step);
+  }
+  progress_.dataset_fingerprint = train_->dataset().fingerprint();
+  run_dir_ = std::make_unique<RunDir>(recipe_, from ? std::optional<int64_t>(progress_.step) : std::nullopt);
+}
+
+void Trainer::run() {
+  resume();
+  const ModelConfig& c = actor_->model->config();
+  log_info("{}: {} with {:.1f} M parameters, param_dtype {}, {} threads", actor_->dir, c.family,
+           static_cast<double>(actor_->model->num_parameters()) / 1e6,
+           actor_->model->param_dtype() == at::kFloat ? "float32" : "bfloat16", num_threads());
+  log_info("end token ids: {}", fmt::join(engine_->config().end_ids, ", "));
+  if (!train_->ground_truth_key().empty()) log_info("ground truth: {}", train_->ground_truth_key());
+  if (train_->num_filtered() > 0) log_info("{} overlong prompts left out", train_->num_filtered());
+  ProgressOptions options;
+  options.start = progress_.step;
+  bar_ = std::make_unique<Progress>("train", total_steps_, "steps", options);
+  if (val_ && recipe_.trainer.val_before_train && progress_.step == 0 && !progress_.under_way) {
+    const MetricsRow row = validate();
+    run_dir_->write_metrics(0, row);
+    bar_->print(fmt::format("step 0 (before training): {}", format_metrics_line(row)));
+  }
+  while (progress_.step < total_steps_) step();
+  bar_->finish();
+  run_dir_->write_report();
+  log_info("report: {}/report.html", run_dir_->path());
+}
+
+void Trainer::step() {
+  StepTimer timer;
+  MetricsRow row;
+  StepData data;
+  data.step = progress_.step + 1;
+  const DatasetCursor before = sampler_->cursor();
+  const bool resumed = progress_.under_way.has_value();
+  for (int64_t i : sampler_->next_batch(recipe_.data.train_batch_size))
+    data.prompts.push_back(train_->prompt(train_->rows()[static_cast<size_t>(i)]));
+  progress_.cursor = before;
+  try {
+    if (resumed) {
+      StepUnderWay& u = *progress_.under_way;
+      const size_t n = static_cast<size_t>(recipe_.rollout.n);
+      if (u.trajectories.size() != data.prompts.size() * n)
+        throw ValueError("the checkpoint's step under way does not fit data.train_batch_size and rollout.n of this recipe");
+      for (Trajectory& t : u.trajectories) {
+        std::string text = tokenizer_->decode(t.response_ids, true);
+        data.samples.push_back({std::move(t), std::move(text)});
+      }
+      data.old_log_probs = std::move(u.old_log_probs);
+      data.ref_log_probs = std::move(u.ref_log_probs);
+      data.updates_done = u.updates_done;
+      data.sums.restore(u.sums);
+      progress_.under_way.reset();
+      data.index();
+    } else {
+      generate_step(data, row);
+      timer.mark("gen", row);
+    }
+    add_sample_metrics(data.samples, *rewards_, recipe_, row);
+    if (!resumed) check_step_parity(data, row);
+    timer.mark("parity", row);
+    prepare(data, row);
+    timer.mark("old_log_prob", row);
+    update(data, row);
+    timer.mark("update_actor", row);
+  } catch (const StoppedError& e) {
+    const bool updating = !data.samples.empty() && !data.old_log_probs.empty();
+    save(updating ? &data : nullptr);
+    run_dir_->write_report();
+    throw StoppedError(fmt::format("{}; everything was saved in {}: run the same command to go on", e.what(), run_dir_->checkpoints()));
+  }
+  progress_.step = data.step;
+  progress_.cursor = sampler_->cursor();
+  timer.finish(data.samples, row);
+  add_expert_load(data.trajectories, actor_->model->config(), row);
+  const bool last = progress_.step == total_steps_;
+  if (val_ && recipe_.trainer.test_freq > 0 && (progress_.step % recipe_.trainer.test_freq == 0 || last)) {
+    const MetricsRow val = validate();
+    for (const auto& [name, value] : val.entries()) row.set(name, value);
+  }
+  run_dir_->write_metrics(progress_.step, row);
+  if (recipe_.trainer.save_samples) run_dir_->write_samples(progress_.step, *train_, data.prompts, data.samples, *tokenizer_);
+  bar_->print(fmt::format("step {}: {}", progress_.step, format_metrics_line(row)));
+  bar_->update(progress_.step);
+  if ((recipe_.trainer.save_freq > 0 && progress_.step % recipe_.trainer.save_freq == 0) || last) {
+    save(nullptr);
+    run_dir_->write_report();
+  }
+  if (stop_requested()) {
+    save(nullptr);
+    run_dir_->write_report();
+    throw StoppedError(fmt::format("stopped by {} after step {}; everything was saved in {}: run the same command to go on", stop_signal_name(),
+                                   progress_.step, run_dir_->checkpoints()));
+  }
+}
+
+void Trainer::generate_step(StepData& data, MetricsRow& row) {
+  engine_->set_weight_version(progress_.weight_version);
+  const uint64_t seed = hash_combine(static_cast<uint64_t>(recipe_.rollout.seed), static_cast<uint64_t>(data.step));
+  const int64_t before = engine_->tokens_generated();
+  data.samples = generate(*engine_, data.prompts, training_params(recipe_), seed, [&](int64_t done, int64_t total) {
+    bar_->update(progress_.step, fmt::format("step {}: {}/{} samples", data.step, done, total));
+  });
+  row.set("rollout/tokens", static_cast<double>(engine_->tokens_generated() - before));
+  score(*rewards_, *train_, data.prompts, data.samples);
+  data.index();
+}
+
+// At least one whole trajectory and 1 % of tokens; which ones is drawn from the step.
+void Trainer::check_step_parity(const StepData& data, MetricsRow& row) {
+  if (recipe_.trainer.parity == "off" || !parity_promised()) return;
+  int64_t tokens = 0, wanted = 0;
+  for (const Trajectory* t : data.trajectories) tokens += static_cast<int64_t>(t->response_ids.size());
+  std::vector<const Trajectory*> sample;
+  const CounterRng rng(hash_combine(static_cast<uint64_t>(recipe_.trainer.seed), static_cast<uint64_t>(data.step)));
+  const uint64_t first = rng.below(0, data.trajectories.size());
+  for (size_t i = 0; i < data.trajectories.size() && (sample.empty() || wanted * 100 < tokens); ++i) {
+    sample.push_back(data.trajectories[(first + i) % data.trajectories.size()]);
+    wanted += static_cast<int64_t>(sample.back()->response_ids.size());
+  }
+  const ParityResult result = check_parity(*actor_->model, sample, actor_options(false), recipe_.actor.max_tokens_per_micro_batch);
+  row.set("parity/max_abs_diff", result.max_difference);
+  row.set("parity/unequal_tokens", static_cast<double>(result.unequal_tokens));
+  row.set("parity/unequal_routes", static_cast<double>(result.unequal_rows));
+  row.set("parity/tokens", static_cast<double>(result.tokens));
+  if (!result.exact() && recipe_.trainer.parity == "require")
+    throw ValueError(fmt::format("trainer and rollout disagree before the first update of step {} ({} of {} log-probs, {} of {} routes): {}. "
+                                 "This is a bug of weft or of the machine; trainer.parity = \"report\" goes on all the same",
+                                 data.step, result.unequal_tokens, result.tokens, result.unequal_rows, result.rows, result.first));
+}
+
+void Trainer::prepare(StepData& data, MetricsRow& row) {
+  const size_t count = data.samples.size();
+  auto forward_all = [&](CausalLM& model, const ActorOptions& options, std::vector<std::vector<float>>& out) {
+    for (const MicroBatchSpan& span : split_micro_batches(data.trajectories, recipe_.actor.max_tokens_per_micro_batch)) {
+      const std::span<const Trajectory* const> part(data.trajectories.data() + span.begin, static_cast<size_t>(span.end - span.begin));
+      const ActorOutput o = actor_forward(model, part, options);
+      for (size_t i = 0; i < part.size(); ++i) out.emplace_back(o.log_probs.begin() + o.offsets[i], o.log_probs.begin() + o.offsets[i + 1]);
+      if (stop_requested()) {
+        out.clear();
+        throw StoppedError(fmt::format("stopped by {} while computing log-probs", stop_signal_name()));
+      }
+    }
+  };
+  if (data.ref_log_probs.empty() && reference_) forward_all(*reference_->model, actor_options(false), data.ref_log_probs);
+  if (data.old_log_probs.empty()) {
+    const std::string& bypass = recipe_.algorithm.rollout_correction.bypass_mode;
+    if (bypass == "true" || (bypass == "auto" && parity_promised())) {
+      for (const Trajectory* t : data.trajectories) data.old_log_probs.push_back(t->rollout_log_probs);
+    } else {
+      ActorOptions options = actor_options(replay_ == RouterReplayMode::kR3);
+      std::vector<RoutingTrace> traces;
+      if (replay_ == RouterReplayMode::kR2) options.record = &traces;
+      forward_all(*actor_->model, options, data.old_log_probs);
+      for (size_t i = 0; i < traces.size(); ++i) data.samples[i].trajectory.routing = std::move(traces[i]);
+    }
+  }
+
+  // Rewards and advantages need the whole step: groups and whitening span it.
+  std::vector<int64_t> offsets{0}, groups;
+  std::vector<uint8_t> mask;
+  std::vector<double> rewards, old_flat, ref_flat;
+  for (size_t i = 0; i < count; ++i) {
+    const Trajectory& t = data.samples[i].trajectory;
+    const bool off = !t.reward_valid || (recipe_.actor.mask_truncated && t.finish_reason == "length");
+    for (size_t j = 0; j < t.response_ids.size(); ++j) mask.push_back(off ? 0 : t.response_mask[j]);
+    offsets.push_back(static_cast<int64_t>(mask.size()));
+    groups.push_back(static_cast<int64_t>(i) / recipe_.rollout.n);
+    rewards.push_back(t.reward_valid ? t.reward : NAN);
+    old_flat.insert(old_flat.end(), data.old_log_probs[i].begin(), data.old_log_probs[i].end());
+    if (reference_) ref_flat.insert(ref_flat.end(), data.ref_log_probs[i].begin(), data.ref_log_probs[i].end());
+  }
+  const PackedRows rows{offsets, mask};
+  std::vector<double> token_rewards = rewards_on_last_token(rows, rewards);
+  if (recipe_.algorithm.use_kl_in_reward) {
+    const auto penalty = kl_in_reward(parse_kl_kind(recipe_.algorithm.kl_penalty), kl_coef_, rows, old_flat, ref_flat);
+    const auto sums = row_sums(rows, penalty);
+    for (size_t i = 0; i < rewards.size(); ++i) rewards[i] -= sums[i];
+    for (size_t i = 0; i < token_rewards.size(); ++i) token_rewards[i] -= penalty[i];
+    double total = 0, tokens = 0;
+    for (size_t i = 0; i < penalty.size(); ++i) total += penalty[i], tokens += mask[i];
+    row.set("actor/reward_kl_penalty", tokens > 0 ? total / tokens : 0.0);
+  }
+  AdvantageBatch batch;
+  batch.rows = rows;
+  batch.rewards = rewards;
+  batch.groups = groups;
+  batch.token_rewards = token_rewards;
+  AdvantageParams params;
+  params.norm_adv_by_std_in_grpo = recipe_.algorithm.norm_adv_by_std_in_grpo;
+  params.adv_eps = recipe_.algorithm.adv_eps;
+  params.gamma = recipe_.algorithm.gamma;
+  const Advantages advantages = find_advantage(registry_.advantages, recipe_.algorithm.adv_estimator)(batch, params);
+  data.advantages.clear(), data.masks.clear();
+  for (size_t i = 0; i < count; ++i) {
+    data.advantages.emplace_back(advantages.advantages.begin() + offsets[i], advantages.advantages.begin() + offsets[i + 1]);
+    data.masks.emplace_back(mask.begin() + offsets[i], mask.begin() + offsets[i + 1]);
+  }
+  row.set("reward/frac_zero_std", fraction_zero_std(rewards, groups));
+  std::vector<double> rollout_flat;
+  for (const Trajectory* t : data.trajectories) rollout_flat.insert(rollout_flat.end(), t->rollout_log_probs.begin(), t->rollout_log_probs.end());
+  add_gap_metrics("rollout_corr/", log_prob_gap(rows, rollout_flat, old_flat), row);
+}
+
+void Trainer::update(StepData& data, MetricsRow& row) {
+  const int64_t n = recipe_.rollout.n, prompts = static_cast<int64_t>(data.prompts.size()), mini = recipe_.actor.mini_batch_size;
+  const int64_t minis = (prompts + mini - 1) / mini;
+  const PolicyLoss& loss = find_policy_loss(registry_.policy_losses, recipe_.actor.loss_mode);
+  PolicyParams params;
+  params.clip_ratio_low = recipe_.actor.clip_ratio_low;
+  params.clip_ratio_high = recipe_.actor.clip_ratio_high;
+  params.clip_ratio_c = recipe_.actor.clip_ratio_c;
+  const AggregationMode mode = parse_aggregation_mode(recipe_.actor.loss_agg_mode);
+  check_policy_params(recipe_.actor.loss_mode, loss, params, mode);
+  const bool replay = replay_ != RouterReplayMode::kDisabled;
+  for (int64_t u = data.updates_done; u < minis * recipe_.actor.ppo_epochs; ++u) {
+    const int64_t epoch = u / minis, m = u % minis;
+    // Which prompts form the mini-batch: in order, or drawn anew each epoch.
+    std::vector<int64_t> order(static_cast<size_t>(prompts));
+    for (int64_t i = 0; i < prompts; ++i) order[static_cast<size_t>(i)] = i;
+    if (recipe_.actor.shuffle)
+      order = shuffled_rows(prompts, hash_combine(static_cast<uint64_t>(recipe_.trainer.seed), static_cast<uint64_t>(data.step)), epoch);
+    std::vector<size_t> members;
+    for (int64_t i = m * mini; i < std::min(prompts, (m + 1) * mini); ++i)
+      for (int64_t s = 0; s < n; ++s) members.push_back(static_cast<size_t>(order[static_cast<size_t>(i)] * n + s));
+    UpdateContext context{&data.trajectories, &data.old_log_probs, &data.ref_log_probs, &data.advantages, &data.masks, &members};
+    optimizer_->zero_grad();
+    UpdateOptions options;
+    options.actor = actor_options(replay);
+    options.loss = &loss;
+    options.params = params;
+    options.mode = mode;
+    options.max_length = static_cast<double>(recipe_.data.max_response_length);
+    options.use_kl_loss = recipe_.actor.use_kl_loss;
+    options.kl = {parse_kl_kind(recipe_.actor.kl_loss_type), recipe_.actor.kl_loss_coef, false};
+    options.entropy_coeff = recipe_.actor.entropy_coeff;
+    options.max_tokens_per_micro_batch = recipe_.actor.max_tokens_per_micro_batch;
+    UpdateSums sums = accumulate_gradients(*actor_->model, context, options);
+    sums.check_finite(data.step);
+    sums.grad_norm = optimizer_->grad_norm();
+    sums.lr = optimizer_->update(sums.grad_norm);
+    ++progress_.updates;
+    ++progress_.weight_version;
+    data.sums.merge(sums);
+    data.updates_done = u + 1;
+    bar_->update(progress_.step, fmt::format("step {}: update {}/{}", data.step, u + 1, minis * recipe_.actor.ppo_epochs));
+    if (stop_requested() && u + 1 < minis * recipe_.actor.ppo_epochs)
+      throw StoppedError(fmt::format("stopped by {} after update {} of step {}", stop_signal_name(), u + 1, data.step));
+  }
+  data.sums.report(row);
+}
+
+void Trainer::save(const StepData* under_way) {
+  progress_.values["kl_coef"] = kl_coef_;
+  progress_.under_way.reset();
+  if (under_way) {
+    StepUnderWay u;
+    for (const ScoredSample& s : under_way->samples) u.trajectories.push_back(s.trajectory);
+    u.old_log_probs = under_way->old_log_probs;
+    u.ref_log_probs = under_way->ref_log_probs;
+    u.updates_done = under_way->updates_done;
+    u.sums = under_way->sums.values();
+    progress_.under_way = std::move(u);
+  }
+  save_checkpoint(run_dir_->checkpoints(), *actor_, *optimizer_, progress_, recipe_.trainer.max_ckpt_to_keep);
+}
+
+MetricsRow Trainer::validate() {
+  return evaluate(*engine_, *val_, *rewards_, validation_params(recipe_), hash_combine(static_cast<uint64_t>(recipe_.rollout.seed), uint64_t{0x76616c}),
+                  [this](int64_t done, int64_t total) { bar_->update(progress_.step, fmt::format("validation: {}/{}", done, total)); })
+      .metrics;
+}
+
+}  // namespace weft

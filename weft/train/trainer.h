@@ -1,0 +1,70 @@
+#pragma once
+// `weft train`: GRPO and its kin on one rank. A step: sample a group per prompt, score, check parity, (old and reference log-probs),
+// advantages, updates, metrics; validation and checkpoints between steps.
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "weft/base/progress.h"
+#include "weft/train/actor.h"
+#include "weft/train/generate.h"
+#include "weft/train/loaded_model.h"
+#include "weft/train/metrics.h"
+#include "weft/train/optimizer.h"
+#include "weft/train/recipe.h"
+#include "weft/train/registry.h"
+#include "weft/train/run_dir.h"
+#include "weft/train/train_state.h"
+
+namespace weft {
+
+class Trainer {
+ public:
+  Trainer(Recipe recipe, const Registry& registry);
+  ~Trainer();
+
+  // Runs to the end of the recipe. StoppedError after a signal, once everything a bit-equal resume needs is saved.
+  void run();
+  // Greedy and mean@k of the validation files, as metric rows "val/<source>/<reward>/mean@n".
+  MetricsRow validate();
+
+  int64_t total_steps() const { return total_steps_; }
+
+ private:
+  struct StepData;
+  void step();
+  void generate_step(StepData& data, MetricsRow& row);
+  void check_step_parity(const StepData& data, MetricsRow& row);
+  void prepare(StepData& data, MetricsRow& row);
+  void update(StepData& data, MetricsRow& row);
+  void save(const StepData* under_way);
+  void resume();
+  bool parity_promised() const;
+  ActorOptions actor_options(bool replay) const;
+
+  Recipe recipe_;
+  const Registry& registry_;
+  std::unique_ptr<LoadedModel> actor_, reference_;
+  std::optional<Tokenizer> tokenizer_;
+  std::unique_ptr<PromptSource> train_, val_;
+  std::unique_ptr<DatasetSampler> sampler_;
+  std::unique_ptr<RewardSet> rewards_;
+  std::unique_ptr<Optimizer> optimizer_;
+  std::unique_ptr<Engine> engine_;
+  std::unique_ptr<RunDir> run_dir_;
+  RouterReplayMode replay_;
+  kernels::LogitBias logit_bias_;
+  double kl_coef_ = 0;
+  int64_t total_steps_ = 0;
+  TrainProgress progress_;
+  std::unique_ptr<Progress> bar_;
+};
+
+// The rewards of a recipe: reward.funcs, then reward.command.
+std::unique_ptr<RewardSet> make_rewards(const Recipe& recipe, const Registry& registry);
+// The engine that a recipe describes, on a model.
+std::unique_ptr<Engine> make_engine(const Recipe& recipe, LoadedModel& model, const Tokenizer& tokenizer, bool record_routing);
+
+}  // namespace weft

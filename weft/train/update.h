@@ -1,0 +1,55 @@
+#pragma once
+// Gradients of one mini-batch, by micro-batches with global denominators: the sum over micro-batches is the whole, whatever the split.
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "weft/rl/kl.h"
+#include "weft/rl/metrics.h"
+#include "weft/rl/policy_loss.h"
+#include "weft/train/actor.h"
+#include "weft/train/metrics.h"
+
+namespace weft {
+
+// What an update reads, by sample of the step; `members` are the samples of the mini-batch.
+struct UpdateContext {
+  const std::vector<const Trajectory*>* trajectories = nullptr;
+  const std::vector<std::vector<float>>* old_log_probs = nullptr;
+  const std::vector<std::vector<float>>* ref_log_probs = nullptr;  // empty without a reference
+  const std::vector<std::vector<double>>* advantages = nullptr;
+  const std::vector<std::vector<uint8_t>>* masks = nullptr;
+  const std::vector<size_t>* members = nullptr;
+};
+
+struct UpdateOptions {
+  ActorOptions actor;
+  const PolicyLoss* loss = nullptr;
+  PolicyParams params;
+  AggregationMode mode = AggregationMode::kTokenMean;
+  double max_length = 0;  // seq-mean-token-sum-norm
+  bool use_kl_loss = false;
+  KlLossOptions kl;
+  double entropy_coeff = 0;
+  int64_t max_tokens_per_micro_batch = 16384;
+};
+
+// Sums over the updates of a step; mini-batches and resumed steps merge.
+struct UpdateSums {
+  double updates = 0, pg_loss = 0, kl_loss = 0, entropy_loss = 0, grad_norm = 0, lr = 0;
+  double tokens = 0, clipped = 0, clipped_lower = 0, old_kl = 0, kl_sum = 0, entropy_sum = 0;
+
+  void merge(const UpdateSums& other);
+  // ValueError when a loss is not finite: nothing was updated.
+  void check_finite(int64_t step) const;
+  // Means over tokens and updates, in verl's names.
+  void report(MetricsRow& row) const;
+  std::map<std::string, double> values() const;
+  void restore(const std::map<std::string, double>& values);
+};
+
+// Adds the mini-batch's gradients to the parameters. StoppedError between micro-batches when a stop was requested.
+UpdateSums accumulate_gradients(CausalLM& model, const UpdateContext& context, const UpdateOptions& options);
+
+}  // namespace weft
