@@ -19,7 +19,7 @@ class DigitsReward : public weft::RewardFunction {
       const std::string answer = weft::accepted_answers(r, name()).front();
       const bool right = r.completion.find(answer) != std::string::npos;
       const double extra = static_cast<double>(std::max(r.completion.size(), answer.size()) - answer.size());
-      values.push_back({right ? 1.0 - price_ * extra : 0.0});
+      values.emplace_back().value = right ? 1.0 - price_ * extra : 0.0;
     }
     return values;
   }
