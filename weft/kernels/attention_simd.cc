@@ -15,16 +15,33 @@ namespace {
 WEFT_INLINE int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
 WEFT_INLINE int64_t lanes_of(int64_t n) { return n < 0 ? 0 : smaller(n, 16); }
 
-// Few rows take wide tiles: a chain's latency hides behind other columns instead of other rows.
+// Few rows take wide tiles: a chain's latency hides behind other columns instead of other rows. Only the shapes in use are
+// instantiated, since each costs seconds to compile.
+#define WEFT_WIDE_CASE(rows_here, wide)                                              \
+  case rows_here:                                                                    \
+    for (; vectors >= (wide); vectors -= (wide), b += 16 * (wide), c += 16 * (wide)) \
+      microkernel<rows_here, wide>(a, lda, b, ldb, 16, k, c, ldc, into);             \
+    break;
 void product(int64_t rows, int64_t vectors, const float* a, int64_t lda, const float* b, int64_t ldb, int64_t k, float* c,
              int64_t ldc, Into into) {
-  if (4 * rows <= kTileRows * kTileVectors) {
-    for (; vectors >= 4; vectors -= 4, b += 64, c += 64) microkernel_rows<4>(rows, a, lda, b, ldb, 16, k, c, ldc, into);
-  } else if (2 * rows <= kTileRows * kTileVectors) {
-    for (; vectors >= 2; vectors -= 2, b += 32, c += 32) microkernel_rows<2>(rows, a, lda, b, ldb, 16, k, c, ldc, into);
+  switch (rows) {
+#if WEFT_SIMD_TARGET == 1
+    WEFT_WIDE_CASE(1, 4)
+    WEFT_WIDE_CASE(2, 2)
+    WEFT_WIDE_CASE(3, 2)
+#elif WEFT_SIMD_TARGET > 1
+    WEFT_WIDE_CASE(1, 4)
+    WEFT_WIDE_CASE(2, 4)
+    WEFT_WIDE_CASE(3, 4)
+    WEFT_WIDE_CASE(4, 4)
+    WEFT_WIDE_CASE(5, 4)
+    WEFT_WIDE_CASE(6, 4)
+#endif
+    default: break;
   }
   if (vectors > 0) microkernel_block(rows, vectors, a, lda, b, ldb, 16, k, c, ldc, into);
 }
+#undef WEFT_WIDE_CASE
 
 // C [64 keys, 16 * vectors] += A^T B over `rows`, A [rows, 64].
 void transposed_product(int64_t rows, int64_t vectors, const float* a, const float* b, int64_t ldb, float* c, int64_t ldc) {

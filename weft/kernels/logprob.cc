@@ -81,7 +81,8 @@ void head_logprob_forward(ConstMatrix x, const PackedWeight& w, std::span<const 
                           float* lse) {
   check_head(x, w, rows);
   const auto& loops = logprob_table();
-  const int64_t num_rows = x.rows, vocab = w.n(), tile = std::min(num_rows, std::clamp<int64_t>(kHeldLogits / vocab, 16, 256));
+  const int64_t num_rows = x.rows, vocab = w.n(),
+                tile = std::min(num_rows, std::clamp<int64_t>(kHeldLogits / std::max<int64_t>(vocab, 1), 16, 256));
   std::vector<EntropySum> leaves(static_cast<size_t>(num_rows * kNumLeaves));
   std::vector<float> target_z(static_cast<size_t>(num_rows));
   const auto z = std::make_unique_for_overwrite<float[]>(static_cast<size_t>(tile * vocab));
