@@ -9,8 +9,6 @@
 namespace weft::tok {
 namespace {
 
-constexpr size_t kMaxContent = 4096;
-
 // Where the last character of `text` (not empty) begins.
 size_t last_character(std::string_view text) {
   size_t pos = text.size() - 1;
@@ -90,7 +88,7 @@ AddedTokens AddedTokens::parse(const JsonNode& list, const Bpe& model, const Nor
     AddedToken token;
     token.content = node.at("content").string();
     if (token.content.empty()) continue;
-    if (token.content.size() > kMaxContent)
+    if (static_cast<int64_t>(token.content.size()) > kMaxContent)
       node.fail(fmt::format("content of {} bytes, more than {}", token.content.size(), kMaxContent));
     node.at("id").integer(0, kMaxTokenId);
     token.single_word = node.boolean_or("single_word", false);
@@ -103,7 +101,7 @@ AddedTokens AddedTokens::parse(const JsonNode& list, const Bpe& model, const Nor
     } catch (const ValueError& e) {
       node.fail(e.what());
     }
-    if (token.searched.size() > kMaxContent)
+    if (static_cast<int64_t>(token.searched.size()) > kMaxContent)
       node.fail(fmt::format("normalised content of {} bytes, more than {}", token.searched.size(), kMaxContent));
     const auto [first, fresh] = seen.emplace(token.content, added.tokens_.size());
     if (!fresh) {

@@ -56,7 +56,8 @@ Decoder::Decoder() { stages_.emplace_back(); }
 Decoder Decoder::parse(const JsonNode& node) {
   Decoder decoder;
   decoder.stages_.clear();
-  decoder.add(node, 0);
+  Growth growth;
+  decoder.add(node, 0, growth);
   bool fused = false;
   for (Stage& stage : decoder.stages_) {
     stage.fused = fused;
@@ -69,12 +70,12 @@ Decoder Decoder::parse(const JsonNode& node) {
   return decoder;
 }
 
-void Decoder::add(const JsonNode& node, int depth) {
+void Decoder::add(const JsonNode& node, int depth, Growth& growth) {
   const std::string type = node.type();
   if (type == "Sequence") {
     if (depth >= kMaxSequenceDepth) node.fail(fmt::format("sequences nested deeper than {}", kMaxSequenceDepth));
     const JsonNode list = node.at("decoders");
-    for (int64_t i = 0; i < list.size(); ++i) add(list.item(i), depth + 1);
+    for (int64_t i = 0; i < list.size(); ++i) add(list.item(i), depth + 1, growth);
     return;
   }
   Stage stage;
@@ -89,6 +90,7 @@ void Decoder::add(const JsonNode& node, int depth) {
     stage.kind = Kind::kReplace;
     stage.pattern = Pattern::parse(node.at("pattern"));
     stage.content = node.at("content").string();
+    growth.add_replace(node, stage.pattern, stage.content);
   } else if (type == "ByteFallback") {
     stage.kind = Kind::kByteFallback;
   } else if (type == "Fuse") {

@@ -1,7 +1,7 @@
 #pragma once
 // The "decoder" of a tokenizer.json: Sequence, ByteLevel, Replace, ByteFallback, Fuse, Strip, Metaspace; without one, tokens
 // are joined with a space. It works as a chain of stages fed token by token, so that a whole decoding and a streamed one are
-// the same code. Errors: FileError for what the file says, ValueError when a token grows beyond bounds.
+// the same code. Errors: FileError for what the file says, ValueError when a regular expression backtracks beyond bounds.
 
 #include <cstdint>
 #include <string>
@@ -32,7 +32,7 @@ class Decoder {
     bool fused = false;       // an earlier stage made one token of all: chunks of it come in
     bool whole = false;       // fused, and cannot work on chunks: waits for the end
   };
-  void add(const JsonNode& node, int depth);
+  void add(const JsonNode& node, int depth, Growth& growth);
 
   std::vector<Stage> stages_;
 };

@@ -1,5 +1,6 @@
 #include "weft/text/normalizer.h"
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "weft/base/error.h"
@@ -28,35 +29,48 @@ std::vector<Span> Pattern::matches(std::string_view text) const {
 }
 
 std::string replace_all(std::string_view text, const Pattern& pattern, std::string_view content) {
-  const size_t limit = text.size() * 64 + (size_t{1} << 20);
   std::string out;
   out.reserve(text.size());
   size_t done = 0;
   for (const auto& [begin, end] : pattern.matches(text)) {
     out.append(text.substr(done, static_cast<size_t>(begin) - done));
     out.append(content);
-    if (out.size() > limit) {
-      throw ValueError(fmt::format("replacing makes more than {} bytes of a text of {}: the tokenizer's Replace is refused",
-                                   limit, text.size()));
-    }
     done = static_cast<size_t>(end);
   }
   out.append(text.substr(done));
   return out;
 }
 
+void Growth::add(const JsonNode& node, int64_t factor) {
+  total_ *= factor;
+  if (total_ > kMaxGrowth) node.fail(fmt::format("the stages up to here can make a text more than {} times as long", kMaxGrowth));
+}
+
+void Growth::add_replace(const JsonNode& node, const Pattern& pattern, std::string_view content) {
+  const auto size = static_cast<int64_t>(content.size());
+  if (size > kMaxContent) node.fail(fmt::format("content of {} bytes, more than {}", size, kMaxContent));
+  // A regular expression may match nothing, before every byte.
+  if (pattern.literal() == nullptr) {
+    add(node, size + 1);
+  } else {
+    const auto matched = static_cast<int64_t>(pattern.literal()->size());
+    add(node, std::max<int64_t>(1, (size + matched - 1) / matched));
+  }
+}
+
 Normalizer Normalizer::parse(const JsonNode& node) {
   Normalizer normalizer;
-  normalizer.add(node, 0);
+  Growth growth;
+  normalizer.add(node, 0, growth);
   return normalizer;
 }
 
-void Normalizer::add(const JsonNode& node, int depth) {
+void Normalizer::add(const JsonNode& node, int depth, Growth& growth) {
   const std::string type = node.type();
   if (type == "Sequence") {
     if (depth >= kMaxSequenceDepth) node.fail(fmt::format("sequences nested deeper than {}", kMaxSequenceDepth));
     const JsonNode list = node.at("normalizers");
-    for (int64_t i = 0; i < list.size(); ++i) add(list.item(i), depth + 1);
+    for (int64_t i = 0; i < list.size(); ++i) add(list.item(i), depth + 1, growth);
     return;
   }
   Step step{};
@@ -66,13 +80,18 @@ void Normalizer::add(const JsonNode& node, int depth) {
                 : type == "NFD"  ? NormalForm::kNfd
                 : type == "NFKC" ? NormalForm::kNfkc
                                  : NormalForm::kNfkd;
+    // The longest expansions in UTF-8: U+1D160 threefold, U+FDFA elevenfold.
+    growth.add(node, type == "NFKC" || type == "NFKD" ? 11 : 3);
   } else if (type == "Prepend") {
     step.kind = Step::Kind::kPrepend;
     step.content = node.at("prepend").string();
+    if (static_cast<int64_t>(step.content.size()) > kMaxContent)
+      node.at("prepend").fail(fmt::format("more than {} bytes", kMaxContent));
   } else if (type == "Replace") {
     step.kind = Step::Kind::kReplace;
     step.pattern = Pattern::parse(node.at("pattern"));
     step.content = node.at("content").string();
+    growth.add_replace(node, step.pattern, step.content);
   } else {
     node.at("type").fail(
         fmt::format("normalizer \"{}\" is not supported (supported: Sequence, NFC, NFD, NFKC, NFKD, Prepend, Replace)", type));

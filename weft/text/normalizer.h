@@ -1,6 +1,6 @@
 #pragma once
 // The "normalizer" of a tokenizer.json: Sequence, NFC, NFD, NFKC, NFKD, Prepend, Replace. Immutable, safe to use from many
-// threads. Errors: FileError for what the file says, ValueError when a text grows beyond bounds.
+// threads. Errors: FileError for what the file says, ValueError when a regular expression backtracks beyond bounds.
 
 #include <cstdint>
 #include <optional>
@@ -27,9 +27,25 @@ class Pattern {
   std::optional<Regex> regex_;
 };
 
-// `text` with every match replaced by `content`. ValueError when the result is more than 64 times as long, plus 1 MiB:
-// stages of a hostile file could multiply a short text without end.
+// `text` with every match replaced by `content`.
 std::string replace_all(std::string_view text, const Pattern& pattern, std::string_view content);
+
+// Stages of a hostile file could multiply a short text without end (each "a" becomes "aa", sixty times). So every stage
+// counts by how much it can lengthen a text, and a file whose stages together exceed kMaxGrowth is refused.
+class Growth {
+ public:
+  void add(const JsonNode& node, int64_t factor);
+  // A Replace of `pattern` by `content`.
+  void add_replace(const JsonNode& node, const Pattern& pattern, std::string_view content);
+
+ private:
+  int64_t total_ = 1;
+};
+
+inline constexpr int kMaxSequenceDepth = 8;
+inline constexpr int64_t kMaxSteps = 64;
+inline constexpr int64_t kMaxContent = 4096;  // bytes of a replacement, prefix or added token
+inline constexpr int64_t kMaxGrowth = 1024;
 
 class Normalizer {
  public:
@@ -46,12 +62,9 @@ class Normalizer {
     std::string content;
     Pattern pattern;
   };
-  void add(const JsonNode& node, int depth);
+  void add(const JsonNode& node, int depth, Growth& growth);
 
   std::vector<Step> steps_;
 };
-
-inline constexpr int kMaxSequenceDepth = 8;
-inline constexpr int64_t kMaxSteps = 64;
 
 }  // namespace weft::tok

@@ -1,7 +1,7 @@
 #pragma once
 // The "pre_tokenizer" of a tokenizer.json: Sequence, Split, ByteLevel, Digits, Metaspace. Cuts normalised text into the
 // pieces that the model encodes one by one. Immutable, safe to use from many threads. Errors: FileError for what the file
-// says, ValueError when a text grows or backtracks beyond bounds.
+// says, ValueError when a regular expression backtracks beyond bounds.
 
 #include <cstdint>
 #include <deque>
