@@ -4,13 +4,16 @@
 
 namespace weft {
 
-BlockPool::BlockPool(int64_t num_blocks) : references_(static_cast<size_t>(num_blocks), 0) {
+BlockPool::BlockPool(int64_t num_blocks) {
+  WEFT_CHECK(num_blocks >= 0 && num_blocks <= INT32_MAX, "{} blocks", num_blocks);
+  references_.assign(static_cast<size_t>(num_blocks), 0);
   for (int64_t i = num_blocks - 1; i >= 0; --i) free_.push_back(static_cast<BlockId>(i));
 }
 
 std::vector<BlockId> BlockPool::allocate(int64_t n) {
   WEFT_CHECK(n >= 0 && n <= num_free(), "{} blocks asked, {} free", n, num_free());
   std::vector<BlockId> out;
+  out.reserve(static_cast<size_t>(n));
   for (int64_t i = 0; i < n; ++i) {
     out.push_back(free_.back());
     free_.pop_back();

@@ -1,6 +1,7 @@
 #pragma once
 // Blocks of the key/value cache: integers and reference counts, no memory. Decision code: checked by check_integrity().
 
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 

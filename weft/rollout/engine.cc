@@ -4,37 +4,59 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 #include <set>
 
 #include "weft/base/error.h"
+#include "weft/base/threads.h"
 #include "weft/model/routing.h"
 
 namespace weft {
 namespace {
 
-// Room for 1024 tokens a running sample, but never more than a quarter of the memory that is free.
+// Room for 1024 tokens a running sample, and for one request of the greatest length. Pages are taken when first written, so what
+// is never used costs nothing; total memory, not free memory, bounds it: what is admitted must not depend on the machine's mood.
 int64_t default_cache_tokens(const ModelConfig& c, at::ScalarType dtype, const EngineConfig& config) {
   const int64_t bytes_per_token = 2 * c.num_kv_heads * c.head_dim * c.num_layers * (dtype == at::kFloat ? 4 : 2);
-  const int64_t free = static_cast<int64_t>(sysconf(_SC_AVPHYS_PAGES)) * sysconf(_SC_PAGESIZE);
-  return std::max<int64_t>(config.block_size, std::min(config.max_num_seqs * 1024, free / 4 / bytes_per_token));
+  const int64_t memory = static_cast<int64_t>(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGESIZE);
+  const int64_t wanted = std::max(config.max_num_seqs * 1024, config.max_model_len + config.block_size);
+  return std::max(config.block_size, std::min(wanted, memory / 4 / bytes_per_token));
 }
 
 kernels::KvShape kv_shape(const ModelConfig& c, at::ScalarType dtype, int64_t block_size) {
   return {c.num_kv_heads, c.head_dim, block_size, dtype == at::kFloat ? DType::kF32 : DType::kBF16};
 }
 
+void require_positive(const char* name, int64_t value) {
+  if (value < 1 || value > INT32_MAX)
+    throw UsageError(fmt::format("rollout.{} = {}: must be between 1 and {}", name, value, INT32_MAX));
+}
+
 EngineConfig resolved(EngineConfig config, const CausalLM& model) {
+  const ModelConfig& c = model.config();
   if (config.block_size < 1 || kernels::kKeyBlock % config.block_size != 0)
     throw UsageError(fmt::format("rollout.block_size = {}: must divide {}", config.block_size, kernels::kKeyBlock));
-  if (config.max_model_len <= 0) config.max_model_len = model.config().max_position_embeddings;
-  if (config.kv_cache_tokens <= 0) config.kv_cache_tokens = default_cache_tokens(model.config(), model.param_dtype(), config);
+  require_positive("max_num_seqs", config.max_num_seqs);
+  require_positive("max_num_batched_tokens", config.max_num_batched_tokens);
+  if (config.max_model_len <= 0) config.max_model_len = c.max_position_embeddings;
+  if (config.max_model_len > c.max_position_embeddings)
+    throw UsageError(
+        fmt::format("max_model_len = {}: the model has {} positions", config.max_model_len, c.max_position_embeddings));
+  if (config.kv_cache_tokens <= 0) config.kv_cache_tokens = default_cache_tokens(c, model.param_dtype(), config);
+  if ((config.kv_cache_tokens - 1) / config.block_size >= INT32_MAX)
+    throw UsageError(fmt::format("rollout.kv_cache_tokens = {}: more than {} blocks of {} tokens", config.kv_cache_tokens,
+                                 INT32_MAX, config.block_size));
+  // Ids beyond the model's vocabulary can never be drawn (tokenizers name such).
+  std::erase_if(config.end_ids, [&](int32_t id) { return id < 0 || id >= c.vocab_size; });
   std::sort(config.end_ids.begin(), config.end_ids.end());
+  config.end_ids.erase(std::unique(config.end_ids.begin(), config.end_ids.end()), config.end_ids.end());
+  config.record_routing = config.record_routing && c.has_moe();
   return config;
 }
 
 SchedulerLimits limits(const EngineConfig& c) {
-  return {(c.kv_cache_tokens + c.block_size - 1) / c.block_size, c.block_size, c.max_num_seqs, c.max_num_batched_tokens};
+  return {(c.kv_cache_tokens - 1) / c.block_size + 1, c.block_size, c.max_num_seqs, c.max_num_batched_tokens};
 }
 
 }  // namespace
@@ -56,20 +78,26 @@ struct Engine::Live {
   kernels::LogitBias bias;
   std::vector<int32_t> banned;  // what min_tokens forbids: end ids and stop ids, ascending
   std::set<int32_t> stop_ids;
-  std::vector<float> prompt_logits;  // of the last prompt position, for all n samples
-  std::vector<int32_t> prompt_routes;  // [prompt rows][L][k]
+  std::vector<float> prompt_logits;                    // of the last prompt position, until all n samples have drawn from it
+  std::vector<int32_t> prompt_routes;                  // [prompt rows][L][k]
   std::map<int64_t, std::unique_ptr<Sample>> samples;  // running
-  int64_t finished = 0;
+  int64_t started = 0, finished = 0;
+};
+
+struct Engine::Draw {
+  Live* live = nullptr;
+  Sample* sample = nullptr;
+  const float* logits = nullptr;
+  kernels::Sampled drawn;
 };
 
 Engine::Engine(CausalLM& model, EngineConfig config, const Tokenizer* tokenizer)
     : model_(model),
       config_(resolved(std::move(config), model)),
       tokenizer_(tokenizer),
-      cache_(kv_shape(model.config(), model.param_dtype(), config_.block_size), model.config().num_layers, limits(config_).num_blocks),
-      scheduler_(limits(config_)) {
-  config_.record_routing = config_.record_routing && model.config().has_moe();
-}
+      cache_(kv_shape(model.config(), model.param_dtype(), config_.block_size), model.config().num_layers,
+             limits(config_).num_blocks),
+      scheduler_(limits(config_)) {}
 
 Engine::~Engine() = default;
 
@@ -81,20 +109,25 @@ void Engine::add(GenerationRequest request) {
     if (request.prompt_ids[i] < 0 || request.prompt_ids[i] >= vocab)
       throw ValueError(fmt::format("request {}: prompt token {} at position {} is outside the vocabulary of {}", request.id,
                                    request.prompt_ids[i], i, vocab));
-  if (prompt + request.params.max_tokens > config_.max_model_len)
-    throw ValueError(fmt::format("request {}: a prompt of {} and max_tokens = {} exceed the limit of {} positions; nothing is truncated",
-                                 request.id, prompt, request.params.max_tokens, config_.max_model_len));
-  scheduler_.add(request.id, prompt, request.params.max_tokens, request.params.n);
+  if (prompt > config_.max_model_len || request.params.max_tokens > config_.max_model_len - prompt)
+    throw ValueError(
+        fmt::format("request {}: a prompt of {} and max_tokens = {} exceed the limit of {} positions; nothing is truncated",
+                    request.id, prompt, request.params.max_tokens, config_.max_model_len));
   auto live = std::make_unique<Live>();
-  std::map<int32_t, float> bias;
-  for (const auto& [id, value] : request.params.logit_bias) bias[id] += value;
-  for (const auto& [id, value] : bias) live->bias.ids.push_back(id), live->bias.values.push_back(value);
+  for (const auto& [id, value] : std::map<int32_t, float>(request.params.logit_bias.begin(), request.params.logit_bias.end())) {
+    live->bias.ids.push_back(id);
+    live->bias.values.push_back(value);
+  }
   live->stop_ids.insert(request.params.stop_token_ids.begin(), request.params.stop_token_ids.end());
   if (!request.params.ignore_eos) live->stop_ids.insert(config_.end_ids.begin(), config_.end_ids.end());
   live->banned.assign(live->stop_ids.begin(), live->stop_ids.end());
+  if (request.params.min_tokens > 0 && static_cast<int64_t>(live->banned.size()) == vocab)
+    throw ValueError(fmt::format("request {}: min_tokens = {}, but every token of the vocabulary ends the response", request.id,
+                                 request.params.min_tokens));
   live->request = std::move(request);
-  const RequestId id = live->request.id;
-  live_.emplace(id, std::move(live));
+  const GenerationRequest& r = live->request;
+  scheduler_.add(r.id, prompt, r.params.max_tokens, r.params.n);
+  live_.emplace(r.id, std::move(live));
 }
 
 void Engine::abort(RequestId id) {
@@ -107,17 +140,30 @@ bool Engine::step() {
   at::NoGradGuard guard;
   const StepPlan plan = scheduler_.next();
   WEFT_CHECK(!plan.empty(), "the scheduler has {} requests and nothing to run", live_.size());
+  try {
+    run(plan);
+  } catch (...) {
+    // Some samples have their token and others not: no request can go on.
+    while (!live_.empty()) abort(live_.begin()->first);
+    throw;
+  }
+  return true;
+}
+
+void Engine::run(const StepPlan& plan) {
   for (const BlockCopy& c : plan.copies) cache_.copy_block(c.from, c.to);
+  std::vector<Draw> draws;
   for (const SampleRef& ref : plan.starts) {
     Live& live = *live_.at(ref.request);
     auto sample = std::make_unique<Sample>(ref.sample);
     sample->tokens = live.request.prompt_ids;
     if (tokenizer_) sample->decoder.emplace(*tokenizer_, live.request.params.skip_special_tokens);
-    Sample& s = *live.samples.emplace(ref.sample, std::move(sample)).first->second;
-    draw(live, s, ref.sample, live.prompt_logits.data());
+    draws.push_back({&live, sample.get(), live.prompt_logits.data(), {}});
+    live.samples.emplace(ref.sample, std::move(sample));
+    ++live.started;
   }
+  draw(draws);
   if (!plan.decode.empty() || !plan.prefill.empty()) forward(plan);
-  return true;
 }
 
 void Engine::forward(const StepPlan& plan) {
@@ -164,12 +210,14 @@ void Engine::forward(const StepPlan& plan) {
     }
   }
   if (logit_rows.empty()) return;
-  at::Tensor index = at::from_blob(logit_rows.data(), {static_cast<int64_t>(logit_rows.size())}, at::TensorOptions().dtype(at::kLong));
+  at::Tensor index =
+      at::from_blob(logit_rows.data(), {static_cast<int64_t>(logit_rows.size())}, at::TensorOptions().dtype(at::kLong));
   at::Tensor logits = model_.logits(model_.final_norm(at::index_select(hidden, 0, index)));
   const float* p = logits.data_ptr<float>();
+  std::vector<Draw> draws;
   for (const DecodeRow& d : plan.decode) {
     Live& live = *live_.at(d.request);
-    draw(live, *live.samples.at(d.sample), d.sample, p);
+    draws.push_back({&live, live.samples.at(d.sample).get(), p, {}});
     p += c.vocab_size;
   }
   for (const PrefillChunk& chunk : plan.prefill)
@@ -177,51 +225,82 @@ void Engine::forward(const StepPlan& plan) {
       live_.at(chunk.request)->prompt_logits.assign(p, p + c.vocab_size);
       p += c.vocab_size;
     }
+  draw(draws);
 }
 
-void Engine::draw(Live& live, Sample& sample, int64_t index, const float* logits) {
-  const SamplingParams& params = live.request.params;
-  const int64_t vocab = model_.config().vocab_size, prompt = static_cast<int64_t>(live.request.prompt_ids.size());
+void Engine::draw(std::vector<Draw>& draws) {
+  parallel_for(static_cast<int64_t>(draws.size()), 1, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) draws[static_cast<size_t>(i)].drawn = sample(draws[static_cast<size_t>(i)]);
+  });
+  for (Draw& d : draws) accept(d);
+}
+
+kernels::Sampled Engine::sample(const Draw& d) const {
+  const SamplingParams& params = d.live->request.params;
+  const int64_t vocab = model_.config().vocab_size,
+                drawn = static_cast<int64_t>(d.sample->tokens.size() - d.live->request.prompt_ids.size());
   kernels::SampleParams ask;
   ask.temperature = static_cast<float>(params.temperature);
   ask.top_p = static_cast<float>(params.top_p);
-  ask.top_k = static_cast<int32_t>(params.top_k);
+  ask.top_k = static_cast<int32_t>(std::min(params.top_k, vocab));
   ask.min_p = static_cast<float>(params.min_p);
-  ask.bias = live.bias.ids.empty() ? nullptr : &live.bias;
-  if (static_cast<int64_t>(sample.tokens.size()) - prompt < params.min_tokens) ask.banned = live.banned;
-  ask.seed = live.request.seed;
-  ask.sample_index = static_cast<uint64_t>(index);
-  ask.position = sample.tokens.size();
-  scratch_.assign(logits, logits + vocab);
-  const kernels::Sampled s = kernels::sample(scratch_.data(), vocab, ask, params.raw_logprobs);
+  ask.bias = d.live->bias.ids.empty() ? nullptr : &d.live->bias;
+  if (drawn < params.min_tokens) ask.banned = d.live->banned;
+  ask.seed = d.live->request.seed;
+  ask.sample_index = static_cast<uint64_t>(d.sample->index);
+  ask.position = d.sample->tokens.size();
+  thread_local std::vector<float> scratch;  // the sampler works in place, and a prompt's logits serve n samples
+  scratch.assign(d.logits, d.logits + vocab);
+  std::string reason = "its log-probability is not finite";
+  try {
+    kernels::Sampled s = kernels::sample(scratch.data(), vocab, ask, params.raw_logprobs);
+    if (std::isfinite(s.log_prob)) return s;
+  } catch (const ValueError& e) {
+    reason = e.what();
+  }
+  throw ValueError(
+      fmt::format("request {}, sample {}, response token {}: {}", d.live->request.id, d.sample->index, drawn, reason));
+}
+
+// Not before all tokens of a step are drawn: a sample that ends takes its request with it.
+void Engine::accept(Draw& d) {
+  Live& live = *d.live;
+  Sample& sample = *d.sample;
+  const SamplingParams& params = live.request.params;
+  kernels::Sampled& s = d.drawn;
   sample.tokens.push_back(s.token);
   sample.log_probs.push_back(s.log_prob);
   if (params.raw_logprobs) sample.raw_log_probs.push_back(s.raw_log_prob);
-  sample.kept.push_back(s.kept.all ? KeptSet() : KeptSet::from_ids(s.kept.ids, vocab));
+  sample.kept.push_back(s.kept.all ? KeptSet() : KeptSet::from_ids(std::move(s.kept.ids), model_.config().vocab_size));
   sample.any_removed = sample.any_removed || !s.kept.all;
   ++tokens_generated_;
-  if (ended(live, sample, s.token)) finish(live, index, "stop");
-  else if (static_cast<int64_t>(sample.tokens.size()) - prompt == params.max_tokens) finish(live, index, "length");
+  if (live.started == params.n) std::vector<float>().swap(live.prompt_logits);
+  if (ended(live, sample, s.token))
+    finish(live, sample.index, "stop");
+  else if (static_cast<int64_t>(sample.tokens.size() - live.request.prompt_ids.size()) == params.max_tokens)
+    finish(live, sample.index, "length");
 }
 
 // Whether the token just drawn ends the sample. Tokens are kept whatever ends it; text is cut at a stop string.
-bool Engine::ended(Live& live, Sample& sample, int32_t token) {
+bool Engine::ended(const Live& live, Sample& sample, int32_t token) const {
   const SamplingParams& params = live.request.params;
-  bool stop = live.stop_ids.count(token) > 0;
+  const bool stop = live.stop_ids.count(token) > 0;
   if (!sample.decoder) return stop;
   const size_t before = sample.text.size();
   sample.text += sample.decoder->push(token);
-  if (stop) sample.text += sample.decoder->flush();
   const int64_t drawn = static_cast<int64_t>(sample.tokens.size() - live.request.prompt_ids.size());
-  if (drawn < params.min_tokens) return stop;
+  if (params.stop.empty() || drawn <= params.min_tokens) return stop;
+  // Looked for in the text as it would be if the response ended here: a decoder may hold back a character that is already whole.
+  std::string text = sample.text + StreamDecoder(*sample.decoder).flush();
   size_t cut = std::string::npos;
   for (const std::string& s : params.stop) {
-    // A match ends inside the new text, so it starts at most its length before it.
-    const size_t at = sample.text.find(s, before >= s.size() ? before - s.size() + 1 : 0);
+    // A match ends behind the text that was final before, so it starts at most its length before that.
+    const size_t at = text.find(s, before >= s.size() ? before - s.size() + 1 : 0);
     if (at != std::string::npos) cut = std::min(cut, params.include_stop_str_in_output ? at + s.size() : at);
   }
   if (cut == std::string::npos) return stop;
-  sample.text.resize(cut);
+  text.resize(cut);
+  sample.text = std::move(text);
   sample.decoder.reset();
   return true;
 }
@@ -229,7 +308,7 @@ bool Engine::ended(Live& live, Sample& sample, int32_t token) {
 void Engine::finish(Live& live, int64_t index, const std::string& reason) {
   const auto node = live.samples.extract(index);
   Sample& s = *node.mapped();
-  if (s.decoder && reason != "stop") s.text += s.decoder->flush();
+  if (s.decoder) s.text += s.decoder->flush();
   GeneratedSample out;
   out.request = live.request.id;
   out.text = std::move(s.text);
@@ -244,7 +323,7 @@ void Engine::finish(Live& live, int64_t index, const std::string& reason) {
   t.response_ids.assign(s.tokens.begin() + prompt, s.tokens.end());
   t.rollout_log_probs = std::move(s.log_probs);
   t.response_mask.assign(t.response_ids.size(), 1);
-  t.weight_versions = {{config_.weight_version, 0, total}};
+  t.weight_versions = {{config_.weight_version, 0, total - prompt}};
   if (s.any_removed) t.kept = std::move(s.kept);
   t.finish_reason = reason;
   if (config_.record_routing) {
@@ -252,7 +331,8 @@ void Engine::finish(Live& live, int64_t index, const std::string& reason) {
     RoutingTrace trace(total - 1, c.moe_layer_ids(), static_cast<int>(c.moe.top_k), static_cast<int>(c.moe.num_experts));
     const int64_t layers = trace.num_layers(), k = c.moe.top_k;
     for (int64_t row = 0; row + 1 < total; ++row) {
-      const int32_t* from = row < prompt ? live.prompt_routes.data() + row * layers * k : s.routes.data() + (row - prompt) * layers * k;
+      const int32_t* from =
+          row < prompt ? live.prompt_routes.data() + row * layers * k : s.routes.data() + (row - prompt) * layers * k;
       for (int64_t l = 0; l < layers; ++l) trace.set(row, l, {from + l * k, static_cast<size_t>(k)});
     }
     t.routing = std::move(trace);

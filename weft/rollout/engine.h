@@ -1,9 +1,8 @@
 #pragma once
 // The rollout engine of one rank: continuous batching over a paged cache, on the trainer's own module code and kernels.
 //
-// A request's tokens and log-probs depend on (weights, prompt, params, seed) only: not on companions, order of arrival, chunk sizes or
-// threads. Random numbers are keyed by (seed, sample index, absolute position).
-// Not for use from two threads at once.
+// A request's tokens and log-probs depend on (weights, prompt, params, seed) only: not on companions, order of arrival, chunk
+// sizes or threads. Random numbers are keyed by (seed, sample index, absolute position). Not for use from two threads at once.
 
 #include <cstdint>
 #include <memory>
@@ -25,11 +24,11 @@ namespace weft {
 struct EngineConfig {
   int64_t max_num_seqs = 256;
   int64_t max_num_batched_tokens = 8192;
-  int64_t block_size = 64;          // divides 64
-  int64_t kv_cache_tokens = 0;      // 0: max_num_seqs * 1024, at most a quarter of the machine's free memory
-  int64_t max_model_len = 0;        // 0: the model's max_position_embeddings
-  std::vector<int32_t> end_ids;     // the union of config.json's, generation_config.json's and the tokenizer's
-  bool record_routing = false;      // R3
+  int64_t block_size = 64;      // divides 64
+  int64_t kv_cache_tokens = 0;  // 0: max_num_seqs * 1024, one longest request at least, a quarter of the machine's memory at most
+  int64_t max_model_len = 0;    // prompt + response; 0: the model's max_position_embeddings, which is also the largest
+  std::vector<int32_t> end_ids;  // the union of config.json's, generation_config.json's and the tokenizer's
+  bool record_routing = false;   // R3
   int64_t weight_version = 0;
 };
 
@@ -43,28 +42,33 @@ struct GenerationRequest {
 
 struct GeneratedSample {
   RequestId request = 0;
-  Trajectory trajectory;         // kept sets and routing where asked for
+  Trajectory trajectory;             // kept sets and routing where asked for
   std::vector<float> raw_log_probs;  // with params.raw_logprobs
-  std::string text;              // of the response, cut at a stop string; empty without a tokenizer
+  std::string text;                  // of the response, cut at a stop string; empty without a tokenizer
 };
 
 class Engine {
  public:
-  // The model outlives the engine. `tokenizer` may be null: no text, and stop strings are refused.
+  // The model outlives the engine, the tokenizer too. `tokenizer` may be null: no text, and stop strings are refused. UsageError
+  // for a config that cannot work.
   Engine(CausalLM& model, EngineConfig config, const Tokenizer* tokenizer);
   ~Engine();
 
-  // ValueError, at once, for what can never run: empty or too long prompts (nothing is truncated), bad params, too few cache blocks.
+  // ValueError, at once, for what can never run: empty or too long prompts (nothing is truncated), bad params, too few cache
+  // blocks, an id in use. The engine is as before then.
   void add(GenerationRequest request);
-  // Drops a request; its finished samples stay.
+  // Drops a request in any state; unknown ids are ignored. Its finished samples stay.
   void abort(RequestId id);
-  // One forward (or a first draw). False when nothing is left to do.
+  // One forward (or a first draw). False when nothing is left to do. When it throws (ValueError: the model's logits are not
+  // finite), all requests have been dropped.
   bool step();
   // Samples that ended since the last call, in the order in which they ended.
   std::vector<GeneratedSample> take_finished();
 
   int64_t num_running() const { return scheduler_.num_running(); }
   int64_t num_waiting() const { return scheduler_.num_waiting(); }
+  int64_t num_blocks() const { return scheduler_.pool().num_blocks(); }
+  int64_t num_free_blocks() const { return scheduler_.pool().num_free(); }
   int64_t tokens_generated() const { return tokens_generated_; }
   int64_t rows_computed() const { return rows_computed_; }
   int64_t kv_cache_bytes() const { return cache_.bytes(); }
@@ -73,12 +77,16 @@ class Engine {
   void check_integrity() const { scheduler_.check_integrity(); }
 
  private:
-  struct Live;    // a request with its running samples
+  struct Live;  // a request with its running samples
   struct Sample;
-  void draw(Live& live, Sample& sample, int64_t index, const float* logits);
-  bool ended(Live& live, Sample& sample, int32_t token);
-  void finish(Live& live, int64_t index, const std::string& reason);
+  struct Draw;  // one token to draw
+  void run(const StepPlan& plan);
   void forward(const StepPlan& plan);
+  void draw(std::vector<Draw>& draws);
+  kernels::Sampled sample(const Draw& d) const;
+  void accept(Draw& d);
+  bool ended(const Live& live, Sample& sample, int32_t token) const;
+  void finish(Live& live, int64_t index, const std::string& reason);
 
   CausalLM& model_;
   EngineConfig config_;
@@ -87,7 +95,6 @@ class Engine {
   Scheduler scheduler_;
   std::unordered_map<RequestId, std::unique_ptr<Live>> live_;
   std::vector<GeneratedSample> finished_;
-  std::vector<float> scratch_;
   int64_t tokens_generated_ = 0, rows_computed_ = 0;
 };
 

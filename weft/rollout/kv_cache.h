@@ -1,6 +1,6 @@
 #pragma once
-// Memory of the paged key/value cache: one mapped arena a layer, [num_blocks] blocks of kernels::KvShape. Given back to the system
-// as a whole, which malloc would not do.
+// Memory of the paged key/value cache: one mapped arena a layer, [num_blocks] blocks of kernels::KvShape. Given back to the
+// system as a whole, which malloc would not do.
 
 #include <cstdint>
 #include <vector>

@@ -1,10 +1,12 @@
 #pragma once
 // Continuous batching as pure decisions: which tokens of which requests run in the next step, on which cache blocks. No tensors.
 //
-// A request asks for n samples of one prompt. The prompt is prefilled once, in chunks, into blocks that the samples share; each sample
-// owns blocks for its response, and a copy of the prompt's last, partly filled block (copied when the sample starts, before its first
-// write). A sample is admitted only with every block it can ever need, so an admitted one always ends: no deadlock, no preemption.
-// First come, first served: nothing overtakes a request that waits for blocks.
+// A request asks for n samples of one prompt. The prompt is prefilled once, in chunks, into blocks that the samples share; each
+// sample owns blocks for its response, and a copy of the prompt's last, partly filled block (copied when the sample starts,
+// before its first write). A sample is admitted only with every block it can ever need, so an admitted one always ends: no
+// deadlock, no preemption. First come, first served: nothing overtakes a request that waits for blocks.
+//
+// A prompt's last chunk, the first draws and the first decode rows fall into three consecutive steps.
 //
 // Decisions depend on the order of calls only, never on time.
 
@@ -19,9 +21,9 @@
 namespace weft {
 
 struct SchedulerLimits {
-  int64_t num_blocks = 0;              // of the cache
-  int64_t block_size = 64;             // tokens a block
-  int64_t max_num_seqs = 256;          // samples that run at once
+  int64_t num_blocks = 0;                 // of the cache
+  int64_t block_size = 64;                // tokens a block
+  int64_t max_num_seqs = 256;             // samples that run at once
   int64_t max_num_batched_tokens = 8192;  // rows of one forward
 };
 
@@ -40,18 +42,20 @@ struct DecodeRow {
   int64_t sample = 0, position = 0;
   const std::vector<BlockId>* blocks = nullptr;
 };
-struct BlockCopy { BlockId from = 0, to = 0; };
+struct BlockCopy {
+  BlockId from = 0, to = 0;
+};
 struct SampleRef {
   RequestId request = 0;
   int64_t sample = 0;
   bool operator==(const SampleRef&) const = default;
 };
 
-// Pointers are valid until the scheduler's next call.
+// Blocks are valid until next() is called again or their sample or request ends.
 struct StepPlan {
-  std::vector<BlockCopy> copies;       // first
-  std::vector<SampleRef> starts;       // then these samples draw their first token from the request's prompt logits
-  std::vector<DecodeRow> decode;       // then one forward over decode rows and prefill chunks
+  std::vector<BlockCopy> copies;  // first
+  std::vector<SampleRef> starts;  // then these samples draw their first token from the request's prompt logits
+  std::vector<DecodeRow> decode;  // then one forward over decode rows and prefill chunks
   std::vector<PrefillChunk> prefill;
   bool empty() const { return starts.empty() && decode.empty() && prefill.empty(); }
 };
@@ -60,7 +64,8 @@ class Scheduler {
  public:
   explicit Scheduler(SchedulerLimits limits);
 
-  // ValueError, at once, for what can never fit (says how many blocks it needs and there are), for empty prompts and n < 1.
+  // ValueError, at once, for what can never fit (says how many blocks it needs and there are), for empty prompts, n < 1, and an
+  // id that is in use.
   void add(RequestId id, int64_t prompt_tokens, int64_t max_new_tokens, int64_t n);
   // What runs next. Each decode row and each start is taken to produce one token; call finish() for samples that ended with it.
   StepPlan next();
@@ -69,8 +74,8 @@ class Scheduler {
   // Drops a request in any state with all its samples; unknown ids are ignored.
   void abort(RequestId id);
 
-  int64_t num_running() const;   // samples with blocks
-  int64_t num_waiting() const;   // requests not yet admitted
+  int64_t num_running() const { return num_running_; }  // samples with blocks
+  int64_t num_waiting() const;                          // requests not yet admitted
   bool idle() const { return requests_.empty(); }
   const BlockPool& pool() const { return pool_; }
   void check_integrity() const;
@@ -92,18 +97,22 @@ class Scheduler {
     std::map<int64_t, Sample> running;
   };
 
-  int64_t blocks_for(int64_t tokens) const { return (tokens + limits_.block_size - 1) / limits_.block_size; }
-  int64_t own_blocks(const Request& r) const;
+  int64_t blocks_for(int64_t tokens) const { return (tokens - 1) / limits_.block_size + 1; }
+  int64_t blocks_of_sample(const Request& r) const { return blocks_for(r.prompt_tokens + r.max_new_tokens - 1); }
+  // A lone sample goes on in the prompt's partial block; several get copies of it.
   bool adopts_prompt(const Request& r) const { return r.n == 1; }
+  int64_t own_blocks(const Request& r) const;
   void reserve_samples(Request& r);
   void admit();
+  void release_prompts();
   void start_samples(RequestId id, Request& r, StepPlan& plan);
-  void drop_if_done(RequestId id);
+  void drop(RequestId id);
 
   SchedulerLimits limits_;
   BlockPool pool_;
   std::map<RequestId, Request> requests_;
-  std::deque<RequestId> order_;  // of arrival, all live requests
+  std::deque<RequestId> order_;  // of arrival, all live requests; admitted ones come first
+  int64_t num_running_ = 0;      // samples in `reserved` and `running` of all requests
 };
 
 }  // namespace weft
