@@ -212,7 +212,7 @@ void Engine::forward(const StepPlan& plan) {
   if (logit_rows.empty()) return;
   at::Tensor index =
       at::from_blob(logit_rows.data(), {static_cast<int64_t>(logit_rows.size())}, at::TensorOptions().dtype(at::kLong));
-  at::Tensor logits = model_.logits(model_.final_norm(at::index_select(hidden, 0, index)));
+  at::Tensor logits = model_.logits(model_.final_norm(at::index_select(hidden, 0, index.to(hidden.device())))).to(at::kCPU);
   const float* p = logits.data_ptr<float>();
   std::vector<Draw> draws;
   for (const DecodeRow& d : plan.decode) {

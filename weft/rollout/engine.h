@@ -27,8 +27,8 @@ struct EngineConfig {
   int64_t block_size = 64;      // divides 64
   int64_t kv_cache_tokens = 0;  // 0: max_num_seqs * 1024, one longest request at least, a quarter of the machine's memory at most
   int64_t max_model_len = 0;    // prompt + response; 0: the model's max_position_embeddings, which is also the largest
-  std::vector<int32_t> end_ids;  // the union of config.json's, generation_config.json's and the tokenizer's
-  bool record_routing = false;   // R3
+  std::vector<int32_t> end_ids = {};  // the union of config.json's, generation_config.json's and the tokenizer's
+  bool record_routing = false;        // R3
   int64_t weight_version = 0;
 };
 
