@@ -48,6 +48,7 @@ at::Tensor PackedAttention::attend(int64_t, const at::Tensor& q, const at::Tenso
 
 at::Tensor PagedAttention::attend(int64_t layer, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v) {
   WEFT_CHECK(!needs_grad({q, k, v}, {}), "the paged cache records no gradients");
+  if (!q.is_cpu()) return attend(layer, q.to(at::kCPU), k.to(at::kCPU), v.to(at::kCPU)).to(q.device());
   at::Tensor o = at::empty_like(q);
   void* cache = layer_caches_.at(static_cast<size_t>(layer));
   kernels::write_kv(matrix(k), matrix(v), sequences_, kv_, cache);

@@ -33,7 +33,8 @@ class PackedAttention : public AttentionContext {
   std::vector<int64_t> offsets_;
 };
 
-// Rows of running requests over a paged cache: writes their keys and values, then attends. CPU kernels; no gradients.
+// Rows of running requests over a paged cache: writes their keys and values, then attends; no gradients. The cache is host memory, so
+// attention runs on the CPU for every device: a step's rows travel, not the cache.
 // The caller owns the cache [layers][num_blocks] and the block tables.
 class PagedAttention : public AttentionContext {
  public:

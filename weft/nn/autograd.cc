@@ -72,6 +72,7 @@ at::Tensor recompute(const at::Tensor& x, std::function<at::Tensor(const at::Ten
     at::Tensor leaf = x.detach();
     leaf.set_requires_grad(x.requires_grad());
     at::Tensor again = fn(leaf);
+    if (!again.requires_grad()) return {at::Tensor()};  // everything inside is frozen
     torch::autograd::backward({again}, {dy[0]});
     return {x.requires_grad() ? leaf.grad() : at::Tensor()};
   });

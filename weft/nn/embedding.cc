@@ -10,11 +10,14 @@ namespace weft::nn {
 
 at::Tensor embedding(const at::Tensor& ids, Parameter& table) {
   const int64_t vocab = table.shape()[0], hidden = table.shape()[1];
-  if (!use_kernels(table.compute())) return at::embedding(table.leaf(), ids.to(at::kLong)).to(at::kFloat);
   const auto tokens = ints(ids);
   for (size_t i = 0; i < tokens.size(); ++i)
     if (tokens[i] < 0 || tokens[i] >= vocab)
       throw ValueError(fmt::format("{}: token id {} at position {} is outside the vocabulary of {}", table.name(), tokens[i], i, vocab));
+  if (!use_kernels(table.compute())) {
+    const at::Tensor index = ids.to(at::kLong).to(table.compute().device());
+    return at::embedding(table.leaf(), index).to(at::kFloat);
+  }
   at::Tensor y = at::empty({ids.size(0), hidden}, fp32());
   kernels::embedding_forward(tokens, matrix(table.compute()), y.data_ptr<float>());
   Parameter* p = &table;

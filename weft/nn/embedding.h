@@ -7,7 +7,7 @@
 
 namespace weft::nn {
 
-// ids must lie in [0, V): ValueError with the position of the first that does not.
+// ids are on the CPU, whatever the table's device, and must lie in [0, V): ValueError with the position of the first that does not.
 at::Tensor embedding(const at::Tensor& ids, Parameter& table);
 
 }  // namespace weft::nn
