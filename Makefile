@@ -31,7 +31,7 @@ install: build
 	cmake --install $(BUILD) --prefix $(PREFIX)
 
 bench: build
-	cmake --build $(BUILD) -j $(JOBS) --target weft_bench
+	cmake --build $(BUILD) -j $(JOBS) --target weft_bench_all
 
 format:
 	clang-format -i $$(git ls-files '*.h' '*.cc')

@@ -33,8 +33,8 @@ Evaluation evaluate(Engine& engine, const PromptSource& source, RewardSet& rewar
   }
   for (const auto& [name, s] : sums) e.metrics.set(name, s.first / s.second);
   const double count = e.samples.empty() ? 1.0 : static_cast<double>(e.samples.size());
-  e.metrics.set("val/response_length/mean", length / count);
-  if (invalid > 0) e.metrics.set("val/no_reward_share", invalid / count);
+  e.metrics.set("val_response_length/mean", length / count);
+  if (invalid > 0) e.metrics.set("val_no_reward_share/mean", invalid / count);
   return e;
 }
 

@@ -10,7 +10,7 @@
 namespace weft {
 
 struct Evaluation {
-  MetricsRow metrics;  // "val/<source>/<reward>/mean@n" ("all" for rows without a data_source), "val/response_length/mean"
+  MetricsRow metrics;  // "val/<source>/<reward>/mean@n" ("all" for rows without a data_source), "val_response_length/mean"
   std::vector<Prompt> prompts;
   std::vector<ScoredSample> samples;
 };
