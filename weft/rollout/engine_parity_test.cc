@@ -1,5 +1,6 @@
 // The same request gives the same bits in any company, and the bits of the trainer.
 
+#include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
 #include <bit>

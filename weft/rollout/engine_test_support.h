@@ -1,7 +1,10 @@
 #pragma once
 // Small random models and requests for the engine's tests, and the trainer's view of what the engine sampled.
 
-#include <ATen/ATen.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/from_blob.h>
+#include <ATen/ops/index_select.h>
+#include <c10/core/GradMode.h>
 
 #include <cmath>
 #include <map>
@@ -42,7 +45,7 @@ inline std::unique_ptr<CausalLM> small_model(Kind kind, at::ScalarType dtype, in
   init_weights(*model, 5);
   for (nn::Parameter* p : model->parameters())
     if (p->dim() > 1) {
-      at::NoGradGuard guard;
+      c10::NoGradGuard guard;
       p->master().mul_(15.0);
       p->updated();
     }
@@ -101,7 +104,7 @@ struct TrainerView {
 // One packed forward over whole trajectories, as the trainer runs it.
 inline TrainerView trainer_view(CausalLM& model, const std::vector<const Trajectory*>& trajectories,
                                 const kernels::LogitBias* bias = nullptr) {
-  at::NoGradGuard guard;
+  c10::NoGradGuard guard;
   const ModelConfig& c = model.config();
   std::vector<std::vector<int32_t>> tokens;
   std::vector<SequenceSpan> spans;
@@ -147,7 +150,7 @@ inline TrainerView trainer_view(CausalLM& model, const std::vector<const Traject
 
 // Logits [N-1, V] of every position of a sequence but its last.
 inline at::Tensor full_logits(CausalLM& model, const std::vector<int32_t>& ids) {
-  at::NoGradGuard guard;
+  c10::NoGradGuard guard;
   const SequenceSpan span{ids, 0, static_cast<int64_t>(ids.size()) - 1};
   const TokenBatch batch = TokenBatch::pack({&span, 1}, model.config().history());
   nn::PackedAttention attention(model.attention_shape(), batch.offsets);
