@@ -11,10 +11,15 @@ namespace {
 
 std::vector<std::string> overrides(const Arguments& args) { return {args.positional.begin() + 1, args.positional.end()}; }
 
+// What the program added: the recipe's own checks know the built-in names.
 RecipeChoices choices(const Registry& registry) {
   RecipeChoices c;
-  for (const auto& [name, loss] : registry.policy_losses) c.loss_modes.push_back(name);
-  for (const auto& [name, fn] : registry.advantages) c.adv_estimators.push_back(name);
+  const PolicyLossRegistry losses = builtin_policy_losses();
+  const AdvantageRegistry advantages = builtin_advantages();
+  for (const auto& [name, loss] : registry.policy_losses)
+    if (losses.count(name) == 0) c.loss_modes.push_back(name);
+  for (const auto& [name, fn] : registry.advantages)
+    if (advantages.count(name) == 0) c.adv_estimators.push_back(name);
   return c;
 }
 

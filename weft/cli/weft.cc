@@ -3,6 +3,7 @@
 #include <ATen/Parallel.h>
 
 #include <algorithm>
+#include <csignal>
 #include <cstdio>
 #include <iostream>
 #include <new>
@@ -59,6 +60,7 @@ int run(const std::vector<std::string>& words, const Registry& registry) {
 
 int main(int argc, char** argv, const Registry& registry) {
   set_denormals_flushed();
+  std::signal(SIGXFSZ, SIG_IGN);  // a file-size limit is then an error of the write that hits it, as a full disk is
   at::set_num_threads(1);  // ATen does little here, and its sums change with its threads
   try {
     return run(std::vector<std::string>(argv + std::min(argc, 1), argv + argc), registry);

@@ -188,6 +188,8 @@ void validate_recipe(const Recipe& r, RecipeUse use, const RecipeChoices& choice
     validate_rewards(r.reward);
     validate_rl(r, choices);
   }
+  if (use == RecipeUse::kSft && r.actor.recompute && r.actor.router_aux_loss_coef > 0)
+    refuse("actor.recompute = true and actor.router_aux_loss_coef exclude each other: set one of them off");
   if (r.trainer.total_training_steps > 0 && r.actor.optim.lr_warmup_steps > 0 && use == RecipeUse::kSft &&
       r.actor.optim.lr_warmup_steps > r.trainer.total_training_steps)
     refuse(fmt::format("actor.optim.lr_warmup_steps = {} is above trainer.total_training_steps = {}",

@@ -77,11 +77,13 @@ void SftTrainer::run() {
   options.start = progress_.step;
   bar_ = std::make_unique<Progress>("sft", total_steps_, "steps", options);
   while (progress_.step < total_steps_) {
-    step();
-    if (stop_requested()) {
+    try {
+      step();
+      if (stop_requested()) throw StoppedError(fmt::format("stopped by {} after step {}", stop_signal_name(), progress_.step));
+    } catch (const StoppedError& e) {
       save();
       run_dir_->write_report();
-      throw StoppedError(fmt::format("stopped by {} after step {}; run the same command to go on", stop_signal_name(), progress_.step));
+      throw StoppedError(fmt::format("{}; everything was saved in {}: run the same command to go on", e.what(), run_dir_->checkpoints()));
     }
   }
   bar_->finish();
@@ -111,6 +113,8 @@ void SftTrainer::step() {
     });
     aux += out.router_aux;
     for (const Trajectory* t : part) fed += static_cast<double>(t->num_tokens() - 1);
+    // The step is done again when the run goes on: its cursor and weights are those of the step before.
+    if (stop_requested()) throw StoppedError(fmt::format("stopped by {} in step {}", stop_signal_name(), progress_.step + 1));
   }
   if (!std::isfinite(loss))
     throw ValueError(fmt::format("the loss of step {} is not finite: nothing was updated", progress_.step + 1));
