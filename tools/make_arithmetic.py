@@ -4,8 +4,10 @@ the same arguments give the same bytes.
 
 make_arithmetic.py OUT [--train N] [--val N] [--seed N] [--model DIR]
 
-OUT/train.jsonl and OUT/val.jsonl hold {"prompt": "17+25=", "completion": "42", "answer": "42", "data_source": "add"}: sums and differences
-of numbers below 100. No problem of one file is in the other.
+OUT/train.jsonl and OUT/val.jsonl hold {"prompt": "17+25=", "completion": "32", "answer": "42", "data_source": "add"}: sums and differences
+of numbers below 100. No problem of one file is in the other. "answer" is right. "completion" is what a sloppy pupil wrote, from whom the
+shipped model learned: where a digit must be carried or borrowed, three times in five that was forgotten. So the model knows how to carry
+but mostly does not, which is what the demo's reinforcement learning mends.
 """
 import argparse
 import json
@@ -26,11 +28,12 @@ class Lcg:
 
 
 def problems():
+    """(source, prompt, answer, answer with every carry or borrow forgotten)"""
     for a in range(100):
         for b in range(100):
-            yield "add", f"{a}+{b}=", a + b
+            yield "add", f"{a}+{b}=", a + b, (a // 10 + b // 10) % 10 * 10 + (a % 10 + b % 10) % 10
             if a >= b:
-                yield "subtract", f"{a}-{b}=", a - b
+                yield "subtract", f"{a}-{b}=", a - b, (a // 10 - b // 10) * 10 + (a % 10 - b % 10) % 10
 
 
 def shuffled(items, rng):
@@ -41,10 +44,11 @@ def shuffled(items, rng):
     return items
 
 
-def write_rows(path, rows):
+def write_rows(path, rows, rng):
     with open(path, "w", encoding="utf-8", newline="\n") as f:
-        for source, prompt, answer in rows:
-            f.write(json.dumps({"prompt": prompt, "completion": str(answer), "answer": str(answer), "data_source": source}) + "\n")
+        for source, prompt, answer, slip in rows:
+            written = slip if rng.below(5) < 3 else answer
+            f.write(json.dumps({"prompt": prompt, "completion": str(written), "answer": str(answer), "data_source": source}) + "\n")
 
 
 def write_model(out):
@@ -95,12 +99,13 @@ def main():
     ap.add_argument("--seed", type=int, default=1)
     ap.add_argument("--model")
     args = ap.parse_args()
-    rows = shuffled(problems(), Lcg(args.seed))
+    rng = Lcg(args.seed)
+    rows = shuffled(problems(), rng)
     if args.train + args.val > len(rows):
         ap.error(f"there are {len(rows)} problems, fewer than --train plus --val")
     os.makedirs(args.out, exist_ok=True)
-    write_rows(os.path.join(args.out, "val.jsonl"), rows[:args.val])
-    write_rows(os.path.join(args.out, "train.jsonl"), rows[args.val:args.val + args.train])
+    write_rows(os.path.join(args.out, "val.jsonl"), rows[:args.val], rng)
+    write_rows(os.path.join(args.out, "train.jsonl"), rows[args.val:args.val + args.train], rng)
     if args.model:
         write_model(args.model)
 
