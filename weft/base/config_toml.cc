@@ -111,7 +111,9 @@ class ConfigReader {
   ConfigReader(ConfigFields& fields, const ConfigNames& names) : fields_(fields), names_(names) {}
 
   void read_table(const toml::table& table, const std::string& prefix, const std::string& path) {
-    for (const auto& [name, node] : table) {
+    for (const auto& entry : table) {
+      const toml::key& name = entry.first;  // no structured binding: clang 14 cannot capture one in a lambda
+      const toml::node& node = entry.second;
       const std::string key = prefix.empty() ? std::string(name.str()) : prefix + "." + std::string(name.str());
       const std::string where = place(path, name.source());
       if (ConfigField* field = fields_.find(key)) {

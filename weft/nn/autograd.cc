@@ -7,6 +7,7 @@
 #include <atomic>
 
 #include "weft/base/error.h"
+#include "weft/nn/torch_compat.h"
 
 namespace weft::nn {
 namespace {
@@ -45,7 +46,7 @@ bool needs_grad(std::initializer_list<at::Tensor> inputs, std::initializer_list<
 std::vector<at::Tensor> record(std::initializer_list<at::Tensor> inputs, std::initializer_list<Parameter*> params,
                                std::vector<at::Tensor> outputs, Backward backward) {
   if (!needs_grad(inputs, params)) return outputs;
-  auto node = std::make_shared<BackwardNode>(std::move(backward));
+  auto node = make_node<BackwardNode>(std::move(backward));
   torch::autograd::edge_list edges;
   for (const at::Tensor& t : inputs)
     edges.push_back(t.defined() && t.requires_grad() ? torch::autograd::impl::gradient_edge(t) : torch::autograd::Edge());
@@ -67,7 +68,7 @@ at::Tensor recompute(const at::Tensor& x, std::function<at::Tensor(const at::Ten
     y = fn(x);
   }
   // Recorded even when x needs no gradient: the parameters inside fn do, and only fn knows them.
-  auto node = std::make_shared<BackwardNode>([x, fn](const Grads& dy) -> Grads {
+  auto node = make_node<BackwardNode>([x, fn](const Grads& dy) -> Grads {
     at::AutoGradMode on(true);
     at::Tensor leaf = x.detach();
     leaf.set_requires_grad(x.requires_grad());

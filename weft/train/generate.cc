@@ -39,6 +39,9 @@ SamplingParams validation_params(const Recipe& recipe) {
 
 std::vector<ScoredSample> generate(Engine& engine, const std::vector<Prompt>& prompts, const SamplingParams& params, uint64_t seed,
                                    const std::function<void(int64_t, int64_t)>& progress) {
+  auto abort_all = [&](size_t count) {
+    for (size_t i = 0; i < count; ++i) engine.abort(static_cast<RequestId>(i));
+  };
   for (size_t i = 0; i < prompts.size(); ++i) {
     GenerationRequest request;
     request.id = static_cast<RequestId>(i);
@@ -46,7 +49,12 @@ std::vector<ScoredSample> generate(Engine& engine, const std::vector<Prompt>& pr
     request.params = params;
     request.seed = hash_combine(seed, static_cast<uint64_t>(prompts[i].row));
     request.dataset_row = prompts[i].row;
-    engine.add(std::move(request));
+    try {
+      engine.add(std::move(request));
+    } catch (...) {
+      abort_all(i);
+      throw;
+    }
   }
   const int64_t total = static_cast<int64_t>(prompts.size()) * params.n;
   std::vector<ScoredSample> out(static_cast<size_t>(total));
@@ -59,7 +67,7 @@ std::vector<ScoredSample> generate(Engine& engine, const std::vector<Prompt>& pr
     }
     if (progress) progress(done, total);
     if (stop_requested()) {
-      for (size_t i = 0; i < prompts.size(); ++i) engine.abort(static_cast<RequestId>(i));
+      abort_all(prompts.size());
       throw StoppedError(fmt::format("stopped by {} while generating", stop_signal_name()));
     }
   }
