@@ -18,6 +18,6 @@ print("  before:", show(rows[0]))
 print("  after: ", show(last), f"(step {last['step']})")
 parity = max(r.get("parity/max_abs_diff", 0) for r in rows)
 unequal = sum(r.get("parity/unequal_tokens", 0) + r.get("parity/unequal_routes", 0) for r in rows)
-print(f"trainer against rollout: largest difference {parity:g}, {unequal:g} unequal bits' worth of tokens and routes in {len(rows) - 1} steps")
+print(f"trainer against rollout: largest difference {parity:g}, {unequal:g} unequal log-probs and routes in {last['step']} steps")
 print(f"report: {sys.argv[1]}/report.html")
 PY
