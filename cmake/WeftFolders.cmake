@@ -55,7 +55,8 @@ function(weft_use_pch target)
     target_compile_options(weft_pch PRIVATE ${WEFT_WARNINGS})
     target_precompile_headers(weft_pch PRIVATE <ATen/ATen.h> <torch/csrc/autograd/custom_function.h> <fmt/format.h> <vector> <string> <map> <functional> <memory>)
   endif()
-  target_compile_options(${target} PRIVATE -fpch-preprocess)
+  # -fPIC: executables would get -fPIE, and a precompiled header must be used with the flags it was built with.
+  target_compile_options(${target} PRIVATE -fpch-preprocess -fPIC)
   target_precompile_headers(${target} REUSE_FROM weft_pch)
 endfunction()
 
