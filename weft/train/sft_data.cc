@@ -14,11 +14,11 @@ using Spans = std::vector<std::pair<int64_t, int64_t>>;
 
 // Bytes that assistant turns add, for templates without {% generation %}: render up to each turn with the generation prompt, and through
 // it. Refused where a rendering is no prefix of the next (a template that rewrites earlier turns).
-Spans assistant_spans(const ChatTemplate& chat, ChatTemplate::Inputs in, const std::string& whole, const std::string& where) {
+Spans assistant_spans(const ChatTemplate& chat, ChatTemplate::Inputs in, const std::string& whole) {
   Spans spans;
   const Json messages = in.messages;
   for (size_t i = 0; i < messages.size(); ++i) {
-    if (!messages[i].is_object() || messages[i].value("role", "") != "assistant") continue;
+    if (!messages[i].is_object() || !messages[i].contains("role") || messages[i].at("role") != "assistant") continue;
     in.messages = Json(messages.begin(), messages.begin() + static_cast<std::ptrdiff_t>(i));
     in.add_generation_prompt = true;
     const std::string before = in.messages.empty() ? "" : chat.render(in).text;
@@ -26,7 +26,7 @@ Spans assistant_spans(const ChatTemplate& chat, ChatTemplate::Inputs in, const s
     in.add_generation_prompt = false;
     const std::string through = chat.render(in).text;
     if (!through.starts_with(before) || !whole.starts_with(through))
-      throw ValueError(where + ": the chat template rewrites earlier text when a turn is added, so assistant turns cannot be found: mark them with "
+      throw ValueError("the chat template rewrites earlier text when a turn is added, so assistant turns cannot be found: mark them with "
                                "{% generation %} in the template, or set sft.completion_only_loss = false");
     spans.emplace_back(static_cast<int64_t>(before.size()), static_cast<int64_t>(through.size()));
   }
@@ -53,12 +53,19 @@ Trajectory SftSource::build(int64_t row) const {
   if (j.contains("messages")) {
     ChatTemplate::Inputs in;
     in.messages = j.at("messages");
+    if (!in.messages.is_array()) throw ValueError(where + ": 'messages' must be a list");
     if (j.contains("tools")) in.tools = j.at("tools");
     in.extra = parse_template_json(recipe_.data.chat_template_kwargs.json);
     in.special_tokens = tokenizer_.special_tokens();
-    const ChatTemplate::Rendered rendered = template_->render(in);
-    Spans spans = rendered.generation_spans;
-    if (spans.empty() && recipe_.sft.completion_only_loss) spans = assistant_spans(*template_, in, rendered.text, where);
+    ChatTemplate::Rendered rendered;
+    Spans spans;
+    try {
+      rendered = template_->render(in);
+      spans = rendered.generation_spans;
+      if (spans.empty() && recipe_.sft.completion_only_loss) spans = assistant_spans(*template_, in, rendered.text);
+    } catch (const Error& e) {
+      throw ValueError(where + ": " + e.what());
+    }
     // Tokenised in pieces at the spans' ends: a token never straddles the border of what is trained.
     int64_t at = 0;
     auto take = [&](int64_t end, uint8_t flag) {
