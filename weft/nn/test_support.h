@@ -1,7 +1,7 @@
 #pragma once
 // For the tests of nn and model: data, and one op run forward and backward through kernels, compositions and finite differences.
 
-#include <ATen/ATen.h>
+#include <ATen/core/Tensor.h>
 #include <gtest/gtest.h>
 
 #include <cstring>
