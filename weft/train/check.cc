@@ -206,8 +206,8 @@ std::string CheckReport::table(bool all) const {
 
 CheckOptions bf16_check_options() {
   CheckOptions o;
-  o.logits_tolerance = 0.15;
-  o.gradient_tolerance = 0.5;
+  o.logits_tolerance = 0.125;
+  o.gradient_tolerance = 0.25;
   o.exact_choices = false;
   return o;
 }

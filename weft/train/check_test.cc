@@ -16,13 +16,15 @@ namespace fs = std::filesystem;
 
 const char* const kFamilies[] = {"llama", "llama3_rope", "qwen2", "qwen3", "qwen3_yarn", "qwen3_moe", "qwen3_moe_oe", "mixtral"};
 
-std::string model_dir(const std::string& name) { return std::string(WEFT_SOURCE_DIR) + "/tests/data/models/" + name; }
+std::string model_dir(const std::string& name) { return fmt::format("{}/tests/data/models/{}", WEFT_SOURCE_DIR, name); }
+
+std::string golden(const LoadedModel& m) { return fmt::format("{}/golden.safetensors", m.dir); }
 
 class Golden : public testing::TestWithParam<const char*> {};
 
 TEST_P(Golden, KernelsMatchTransformers) {
   LoadedModel m = load_model(model_dir(GetParam()), DType::kF32);
-  const CheckReport r = check_model(m, m.dir + "/golden.safetensors");
+  const CheckReport r = check_model(m, golden(m));
   EXPECT_TRUE(r.ok()) << r.table(false);
   EXPECT_GT(r.rows.size(), 30u);
 }
@@ -30,19 +32,19 @@ TEST_P(Golden, KernelsMatchTransformers) {
 TEST_P(Golden, CompositionsMatchTransformers) {
   LoadedModel m = load_model(model_dir(GetParam()), DType::kF32);
   nn::set_compositions_forced(true);
-  const CheckReport r = check_model(m, m.dir + "/golden.safetensors");
+  const CheckReport r = check_model(m, golden(m));
   nn::set_compositions_forced(false);
   EXPECT_TRUE(r.ok()) << r.table(false);
 }
 
 TEST_P(Golden, Bfloat16StaysWithinItsMeasuredBounds) {
   LoadedModel m = load_model(model_dir(GetParam()), DType::kBF16);
-  const CheckReport r = check_model(m, m.dir + "/golden.safetensors", bf16_check_options());
+  const CheckReport r = check_model(m, golden(m), bf16_check_options());
   EXPECT_TRUE(r.ok()) << r.table(false);
 }
 
 TEST_P(Golden, SaveWritesWhatWasLoaded) {
-  const std::string dir = testing::TempDir() + "/weft_save_" + GetParam();
+  const std::string dir = fmt::format("{}/weft_save_{}", testing::TempDir(), GetParam());
   fs::remove_all(dir);
   fs::create_directories(dir);
   LoadedModel m = load_model(model_dir(GetParam()), DType::kBF16);  // masters are fp32 whatever forward reads
@@ -70,7 +72,7 @@ TEST(Check, FailsWhenOneWeightIsOff) {
     p->master().mul_(1.01);
   }
   p->updated();
-  EXPECT_FALSE(check_model(m, m.dir + "/golden.safetensors").ok());
+  EXPECT_FALSE(check_model(m, golden(m)).ok());
 }
 
 }  // namespace

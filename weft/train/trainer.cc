@@ -10,6 +10,7 @@
 #include "weft/base/random.h"
 #include "weft/base/signals.h"
 #include "weft/base/threads.h"
+#include "weft/rl/correction.h"
 #include "weft/rl/grpo.h"
 #include "weft/rl/kl.h"
 #include "weft/rl/metrics.h"
@@ -18,6 +19,14 @@
 #include "weft/train/update.h"
 
 namespace weft {
+namespace {
+
+// progress.values: a stop came while this step's weights were validated.
+constexpr const char* kValidationDue = "validation_due";
+// StepUnderWay::sums: metrics of the step that its remaining updates cannot compute again.
+constexpr std::string_view kMetricPrefix = "metric/";
+
+}  // namespace
 
 // One step's samples and what its updates read. Indices run over all samples, prompt by prompt.
 struct Trainer::StepData {
@@ -28,8 +37,10 @@ struct Trainer::StepData {
   std::vector<std::vector<float>> old_log_probs, ref_log_probs;
   std::vector<std::vector<double>> advantages;  // [sample][response]
   std::vector<std::vector<uint8_t>> masks;      // [sample][response]: tokens that are trained
+  std::vector<std::vector<double>> weights;     // [sample][response]: rollout correction; empty: none
   int64_t updates_done = 0;
   UpdateSums sums;
+  MetricsRow carried;  // known before the first update only
 
   void index() {
     trajectories.clear();
@@ -63,6 +74,7 @@ std::unique_ptr<Engine> make_engine(const Recipe& recipe, LoadedModel& model, co
 
 Trainer::Trainer(Recipe recipe, const Registry& registry)
     : recipe_(std::move(recipe)), registry_(registry), replay_(parse_router_replay(recipe_.router_replay_mode)) {
+  if (recipe_.trainer.parity == "auto") recipe_.trainer.parity = parity_promised() ? "require" : "report";
   const std::optional<DType> dtype = recipe_.actor.param_dtype == "auto" ? std::nullopt : parse_dtype(recipe_.actor.param_dtype);
   actor_ = std::make_unique<LoadedModel>(
       recipe_.model.init == "random"
@@ -106,7 +118,7 @@ ActorOptions Trainer::actor_options(bool replay) const {
   return o;
 }
 
-void Trainer::resume() {
+bool Trainer::resume() {
   std::optional<std::string> from;
   if (recipe_.trainer.resume_mode == "auto") from = latest_checkpoint(recipe_.run_dir() + "/checkpoints");
   else if (recipe_.trainer.resume_mode == "resume_path") from = recipe_.trainer.resume_from_path;
@@ -121,10 +133,11 @@ void Trainer::resume() {
   }
   progress_.dataset_fingerprint = train_->dataset().fingerprint();
   run_dir_ = std::make_unique<RunDir>(recipe_, from ? std::optional<int64_t>(progress_.step) : std::nullopt);
+  return from.has_value();
 }
 
 void Trainer::run() {
-  resume();
+  const bool resumed = resume();
   const ModelConfig& c = actor_->model->config();
   log_info("{}: {} with {:.1f} M parameters, param_dtype {}, {} threads", actor_->dir, c.family,
            static_cast<double>(actor_->model->num_parameters()) / 1e6,
@@ -135,10 +148,10 @@ void Trainer::run() {
   ProgressOptions options;
   options.start = progress_.step;
   bar_ = std::make_unique<Progress>("train", total_steps_, "steps", options);
-  if (val_ && recipe_.trainer.val_before_train && progress_.step == 0 && !progress_.under_way) {
-    const MetricsRow row = validate();
-    run_dir_->write_metrics(0, row);
-    bar_->print(fmt::format("step 0 (before training): {}", format_metrics_line(row)));
+  const bool due = progress_.values.erase(kValidationDue) > 0;
+  if (val_ && (due || (!resumed && recipe_.trainer.val_before_train))) {
+    validate_now();
+    if (due) save(nullptr);  // the checkpoint no longer asks for it
   }
   while (progress_.step < total_steps_) step();
   bar_->finish();
@@ -170,14 +183,17 @@ void Trainer::step() {
       data.ref_log_probs = std::move(u.ref_log_probs);
       data.updates_done = u.updates_done;
       data.sums.restore(u.sums);
+      for (const auto& [name, value] : u.sums)
+        if (name.starts_with(kMetricPrefix)) data.carried.set(name.substr(kMetricPrefix.size()), value);
       progress_.under_way.reset();
       data.index();
     } else {
-      generate_step(data, row);
+      generate_step(data);
       timer.mark("gen", row);
     }
     add_sample_metrics(data.samples, *rewards_, recipe_, row);
-    if (!resumed) check_step_parity(data, row);
+    if (!resumed) check_step_parity(data);
+    for (const auto& [name, value] : data.carried.entries()) row.set(name, value);
     timer.mark("parity", row);
     prepare(data, row);
     timer.mark("old_log_prob", row);
@@ -185,50 +201,46 @@ void Trainer::step() {
     timer.mark("update_actor", row);
   } catch (const StoppedError& e) {
     const bool updating = !data.samples.empty() && !data.old_log_probs.empty();
-    save(updating ? &data : nullptr);
-    run_dir_->write_report();
-    throw StoppedError(fmt::format("{}; everything was saved in {}: run the same command to go on", e.what(), run_dir_->checkpoints()));
+    stop(e.what(), updating ? &data : nullptr);
   }
   progress_.step = data.step;
   progress_.cursor = sampler_->cursor();
   timer.finish(data.samples, row);
   add_expert_load(data.trajectories, actor_->model->config(), row);
   const bool last = progress_.step == total_steps_;
-  if (val_ && recipe_.trainer.test_freq > 0 && (progress_.step % recipe_.trainer.test_freq == 0 || last)) {
-    const MetricsRow val = validate();
-    for (const auto& [name, value] : val.entries()) row.set(name, value);
-  }
   run_dir_->write_metrics(progress_.step, row);
   if (recipe_.trainer.save_samples) run_dir_->write_samples(progress_.step, *train_, data.prompts, data.samples, *tokenizer_);
   bar_->print(fmt::format("step {}: {}", progress_.step, format_metrics_line(row)));
   bar_->update(progress_.step);
+  if (val_ && recipe_.trainer.test_freq > 0 && (progress_.step % recipe_.trainer.test_freq == 0 || last)) validate_now();
   if ((recipe_.trainer.save_freq > 0 && progress_.step % recipe_.trainer.save_freq == 0) || last) {
     save(nullptr);
     run_dir_->write_report();
   }
-  if (stop_requested()) {
-    save(nullptr);
-    run_dir_->write_report();
-    throw StoppedError(fmt::format("stopped by {} after step {}; everything was saved in {}: run the same command to go on", stop_signal_name(),
-                                   progress_.step, run_dir_->checkpoints()));
-  }
+  if (stop_requested()) stop(fmt::format("stopped by {} after step {}", stop_signal_name(), progress_.step), nullptr);
 }
 
-void Trainer::generate_step(StepData& data, MetricsRow& row) {
+void Trainer::stop(const std::string& why, const StepData* under_way) {
+  save(under_way);
+  run_dir_->write_report();
+  throw StoppedError(fmt::format("{}; everything was saved in {}: run the same command to go on", why, run_dir_->checkpoints()));
+}
+
+void Trainer::generate_step(StepData& data) {
   engine_->set_weight_version(progress_.weight_version);
   const uint64_t seed = hash_combine(static_cast<uint64_t>(recipe_.rollout.seed), static_cast<uint64_t>(data.step));
   const int64_t before = engine_->tokens_generated();
   data.samples = generate(*engine_, data.prompts, training_params(recipe_), seed, [&](int64_t done, int64_t total) {
     bar_->update(progress_.step, fmt::format("step {}: {}/{} samples", data.step, done, total));
   });
-  row.set("rollout/tokens", static_cast<double>(engine_->tokens_generated() - before));
+  data.carried.set("rollout/tokens", static_cast<double>(engine_->tokens_generated() - before));
   score(*rewards_, *train_, data.prompts, data.samples);
   data.index();
 }
 
 // At least one whole trajectory and 1 % of tokens; which ones is drawn from the step.
-void Trainer::check_step_parity(const StepData& data, MetricsRow& row) {
-  if (recipe_.trainer.parity == "off" || !parity_promised()) return;
+void Trainer::check_step_parity(StepData& data) {
+  if (recipe_.trainer.parity == "off") return;
   int64_t tokens = 0, wanted = 0;
   for (const Trajectory* t : data.trajectories) tokens += static_cast<int64_t>(t->response_ids.size());
   std::vector<const Trajectory*> sample;
@@ -239,14 +251,34 @@ void Trainer::check_step_parity(const StepData& data, MetricsRow& row) {
     wanted += static_cast<int64_t>(sample.back()->response_ids.size());
   }
   const ParityResult result = check_parity(*actor_->model, sample, actor_options(false), recipe_.actor.max_tokens_per_micro_batch);
-  row.set("parity/max_abs_diff", result.max_difference);
-  row.set("parity/unequal_tokens", static_cast<double>(result.unequal_tokens));
-  row.set("parity/unequal_routes", static_cast<double>(result.unequal_rows));
-  row.set("parity/tokens", static_cast<double>(result.tokens));
+  data.carried.set("parity/max_abs_diff", result.max_difference);
+  data.carried.set("parity/unequal_tokens", static_cast<double>(result.unequal_tokens));
+  data.carried.set("parity/unequal_routes", static_cast<double>(result.unequal_rows));
+  data.carried.set("parity/tokens", static_cast<double>(result.tokens));
   if (!result.exact() && recipe_.trainer.parity == "require")
     throw ValueError(fmt::format("trainer and rollout disagree before the first update of step {} ({} of {} log-probs, {} of {} routes): {}. "
                                  "This is a bug of weft or of the machine; trainer.parity = \"report\" goes on all the same",
                                  data.step, result.unequal_tokens, result.tokens, result.unequal_rows, result.rows, result.first));
+}
+
+// Weights of the recipe's rollout correction (empty: none); rejected tokens leave the mask, hence the denominators.
+std::vector<double> Trainer::correct(const std::vector<int64_t>& offsets, const std::vector<double>& old, const std::vector<double>& rollout,
+                                     std::vector<uint8_t>& mask, MetricsRow& row) const {
+  const RolloutCorrectionRecipe& c = recipe_.algorithm.rollout_correction;
+  CorrectionOptions options;
+  options.level = parse_importance_level(c.rollout_is);
+  if (options.level != ImportanceLevel::kNone) parse_importance_threshold(c.rollout_is_threshold, &options);
+  options.batch_normalize = c.rollout_is_batch_normalize;
+  if (!c.rollout_rs.empty() && c.rollout_rs != "null") options.rejections = parse_rejection_rules(c.rollout_rs, c.rollout_rs_threshold);
+  if (options.level == ImportanceLevel::kNone && options.rejections.empty()) return {};
+  CorrectionResult r = rollout_correction({offsets, mask}, old, rollout, options);
+  row.set("rollout_corr/is_mean", r.weight_mean);
+  row.set("rollout_corr/is_max", r.weight_max);
+  row.set("rollout_corr/is_outside", r.outside_fraction);
+  row.set("rollout_corr/rejected_tokens", r.rejected_tokens);
+  row.set("rollout_corr/rejected_rows", r.rejected_rows);
+  mask = std::move(r.mask);
+  return options.level == ImportanceLevel::kNone ? std::vector<double>() : std::move(r.weights);
 }
 
 void Trainer::prepare(StepData& data, MetricsRow& row) {
@@ -290,6 +322,9 @@ void Trainer::prepare(StepData& data, MetricsRow& row) {
     old_flat.insert(old_flat.end(), data.old_log_probs[i].begin(), data.old_log_probs[i].end());
     if (reference_) ref_flat.insert(ref_flat.end(), data.ref_log_probs[i].begin(), data.ref_log_probs[i].end());
   }
+  std::vector<double> rollout_flat;
+  for (const Trajectory* t : data.trajectories) rollout_flat.insert(rollout_flat.end(), t->rollout_log_probs.begin(), t->rollout_log_probs.end());
+  const std::vector<double> weights = correct(offsets, old_flat, rollout_flat, mask, row);
   const PackedRows rows{offsets, mask};
   std::vector<double> token_rewards = rewards_on_last_token(rows, rewards);
   if (recipe_.algorithm.use_kl_in_reward) {
@@ -311,14 +346,13 @@ void Trainer::prepare(StepData& data, MetricsRow& row) {
   params.adv_eps = recipe_.algorithm.adv_eps;
   params.gamma = recipe_.algorithm.gamma;
   const Advantages advantages = find_advantage(registry_.advantages, recipe_.algorithm.adv_estimator)(batch, params);
-  data.advantages.clear(), data.masks.clear();
+  data.advantages.clear(), data.masks.clear(), data.weights.clear();
   for (size_t i = 0; i < count; ++i) {
     data.advantages.emplace_back(advantages.advantages.begin() + offsets[i], advantages.advantages.begin() + offsets[i + 1]);
     data.masks.emplace_back(mask.begin() + offsets[i], mask.begin() + offsets[i + 1]);
+    if (!weights.empty()) data.weights.emplace_back(weights.begin() + offsets[i], weights.begin() + offsets[i + 1]);
   }
   row.set("reward/frac_zero_std", fraction_zero_std(rewards, groups));
-  std::vector<double> rollout_flat;
-  for (const Trajectory* t : data.trajectories) rollout_flat.insert(rollout_flat.end(), t->rollout_log_probs.begin(), t->rollout_log_probs.end());
   add_gap_metrics("rollout_corr/", log_prob_gap(rows, rollout_flat, old_flat), row);
 }
 
@@ -343,7 +377,7 @@ void Trainer::update(StepData& data, MetricsRow& row) {
     std::vector<size_t> members;
     for (int64_t i = m * mini; i < std::min(prompts, (m + 1) * mini); ++i)
       for (int64_t s = 0; s < n; ++s) members.push_back(static_cast<size_t>(order[static_cast<size_t>(i)] * n + s));
-    UpdateContext context{&data.trajectories, &data.old_log_probs, &data.ref_log_probs, &data.advantages, &data.masks, &members};
+    UpdateContext context{&data.trajectories, &data.old_log_probs, &data.ref_log_probs, &data.advantages, &data.masks, &data.weights, &members};
     optimizer_->zero_grad();
     UpdateOptions options;
     options.actor = actor_options(replay);
@@ -380,14 +414,30 @@ void Trainer::save(const StepData* under_way) {
     u.ref_log_probs = under_way->ref_log_probs;
     u.updates_done = under_way->updates_done;
     u.sums = under_way->sums.values();
+    for (const auto& [name, value] : under_way->carried.entries()) u.sums[std::string(kMetricPrefix) + name] = value;
     progress_.under_way = std::move(u);
   }
   save_checkpoint(run_dir_->checkpoints(), *actor_, *optimizer_, progress_, recipe_.trainer.max_ckpt_to_keep);
 }
 
+void Trainer::validate_now() {
+  progress_.values[kValidationDue] = 1;
+  MetricsRow row;
+  try {
+    row = validate();
+  } catch (const StoppedError& e) {
+    stop(e.what(), nullptr);
+  }
+  progress_.values.erase(kValidationDue);
+  run_dir_->write_metrics(progress_.step, row);
+  bar_->print(fmt::format("step {}: validation: {}", progress_.step, format_metrics_line(row)));
+}
+
 MetricsRow Trainer::validate() {
   return evaluate(*engine_, *val_, *rewards_, validation_params(recipe_), hash_combine(static_cast<uint64_t>(recipe_.rollout.seed), uint64_t{0x76616c}),
-                  [this](int64_t done, int64_t total) { bar_->update(progress_.step, fmt::format("validation: {}/{}", done, total)); })
+                  [this](int64_t done, int64_t total) {
+                    if (bar_) bar_->update(progress_.step, fmt::format("validation: {}/{}", done, total));
+                  })
       .metrics;
 }
 

@@ -35,12 +35,20 @@ class Trainer {
  private:
   struct StepData;
   void step();
-  void generate_step(StepData& data, MetricsRow& row);
-  void check_step_parity(const StepData& data, MetricsRow& row);
+  void generate_step(StepData& data);
+  void check_step_parity(StepData& data);
   void prepare(StepData& data, MetricsRow& row);
+  std::vector<double> correct(const std::vector<int64_t>& offsets, const std::vector<double>& old, const std::vector<double>& rollout,
+                              std::vector<uint8_t>& mask, MetricsRow& row) const;
   void update(StepData& data, MetricsRow& row);
   void save(const StepData* under_way);
-  void resume();
+  // Validates the weights of the step that just ended, or of a new run, and writes the row. A stop is noted in the checkpoint, so that
+  // the resumed run does it again.
+  void validate_now();
+  // Saves and throws StoppedError.
+  [[noreturn]] void stop(const std::string& why, const StepData* under_way);
+  // Whether there was a checkpoint to go on from.
+  bool resume();
   bool parity_promised() const;
   ActorOptions actor_options(bool replay) const;
 

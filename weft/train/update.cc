@@ -79,7 +79,7 @@ UpdateSums accumulate_gradients(CausalLM& model, const UpdateContext& context, c
   sums.updates = 1;
   for (const MicroBatchSpan& span : split_micro_batches(members, options.max_tokens_per_micro_batch)) {
     const std::span<const Trajectory* const> part(members.data() + span.begin, static_cast<size_t>(span.end - span.begin));
-    std::vector<double> old, ref, advantages, rollout;
+    std::vector<double> old, ref, advantages, rollout, weights;
     std::vector<uint8_t> mask;
     for (int64_t i = span.begin; i < span.end; ++i) {
       const size_t sample = (*context.members)[static_cast<size_t>(i)];
@@ -87,12 +87,13 @@ UpdateSums accumulate_gradients(CausalLM& model, const UpdateContext& context, c
       append(rollout, (*context.trajectories)[sample]->rollout_log_probs);
       append(advantages, (*context.advantages)[sample]);
       if (!context.ref_log_probs->empty()) append(ref, (*context.ref_log_probs)[sample]);
+      if (context.weights && !context.weights->empty()) append(weights, (*context.weights)[sample]);
       mask.insert(mask.end(), (*context.masks)[sample].begin(), (*context.masks)[sample].end());
     }
     actor_backward(model, part, actor, [&](const ActorOutput& out) {
       const PackedRows rows{out.offsets, mask};
       const std::vector<double> log_probs = widen(out.log_probs), entropy = widen(out.entropy);
-      PolicyBatch batch{rows, log_probs, old, rollout, advantages, {}};
+      const PolicyBatch batch{rows, log_probs, old, rollout, advantages, weights};
       PolicyLossResult policy = policy_loss(*options.loss, options.params, batch, aggregation);
       TokenGradients g;
       g.log_probs = std::move(policy.grad);

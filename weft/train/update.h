@@ -20,6 +20,7 @@ struct UpdateContext {
   const std::vector<std::vector<float>>* ref_log_probs = nullptr;  // empty without a reference
   const std::vector<std::vector<double>>* advantages = nullptr;
   const std::vector<std::vector<uint8_t>>* masks = nullptr;
+  const std::vector<std::vector<double>>* weights = nullptr;  // of the rollout correction; null or empty: none
   const std::vector<size_t>* members = nullptr;
 };
 
