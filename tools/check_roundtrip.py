@@ -7,7 +7,7 @@
 Each sample's tokens run through transformers in float64 (the values that count) and in float32. Exits 1 where weft's log-probs are
 farther from float64 than --factor times transformers' own float32 (and than 1e-6, where that is luckily near), or farther
 than --bound. Rows need "prompt", "ids" and "logprobs", sampled at temperature 1 (or greedy) without top-k, top-p or min-p.
-A run's own samples/STEP.jsonl works too: "prompt_ids", "response_ids" and "log_probs", held against the weights that sampled them.
+A run's own samples/STEP.jsonl works too: "prompt_ids", "response_ids" and "rollout_log_probs", held against the weights that sampled them.
 """
 import argparse
 import json
@@ -29,7 +29,7 @@ def read(path, directory):
                 continue
             row = json.loads(line)
             if "prompt_ids" in row:
-                sample = row["prompt_ids"], row["response_ids"], row["log_probs"]
+                sample = row["prompt_ids"], row["response_ids"], row["rollout_log_probs"]
             elif "ids" in row and "logprobs" in row:
                 tokenizer = tokenizer or transformers.AutoTokenizer.from_pretrained(directory)
                 sample = tokenizer(row["prompt"])["input_ids"], row["ids"], row["logprobs"]

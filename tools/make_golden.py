@@ -23,6 +23,8 @@ try:
 except ImportError as error:
     sys.exit(f"make_golden.py: needs Python packages: pip install torch transformers safetensors ({error})")
 
+transformers.utils.logging.disable_progress_bar()
+
 PROMPT = 7  # tokens before the greedy ones; weft/train/check.cc counts on it
 
 
@@ -105,6 +107,7 @@ def gradient_noise(grads, wide):
 def run(directory, dtype, ids, with_gradients, new_tokens=0):
     model = load(directory, dtype)
     model.config._experts_implementation = "eager"  # the one implementation that every dtype has
+    model.get_input_embeddings().padding_idx = None  # no token is padding here: the pad token's row has its gradient like any other
     routers, fields = {}, {}
     hooks = watch_routers(model, routers)
     with torch.set_grad_enabled(with_gradients):

@@ -161,6 +161,8 @@ TEST(HfConfig, ListsKeysThatItDoesNotKnow) {
                        {"attention_dropout", 0.0},
                        {"pretraining_tp", 1},
                        {"use_cache", true},
+                       {"unk_token_id", 0},
+                       {"_model_name_or_path", "converted"},
                        {"rope_scaling", {{"type", "linear"}, {"factor", 2.0}, {"mrope_section", {1, 2}}}}};
   EXPECT_THAT(parse_with(config).unread_keys(), ElementsAre("quantization_config", "use_qk_norm", "rope_scaling.mrope_section"));
   EXPECT_THAT(parse_with({{"attention_dropout", 0.1}}).unread_keys(), ElementsAre("attention_dropout"));
