@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """weft against what a user would otherwise run, on one machine in one run, alternating, median of three; prints JSON.
 
-peers.py [--model-bench build/model_bench] [--rounds 3] [--skip-llama]
+peers.py [--model-bench build/bench/model_bench] [--rounds 3] [--skip-llama]
 
 Needs, in the Python that runs it: torch, transformers; for decode also llama-cpp-python and gguf (built for this machine). Everything
 trains or decodes the same random Qwen3-MoE (8 layers, hidden 512, 32 experts, top 4, vocabulary 8192) with two threads: training of
@@ -51,7 +51,7 @@ def torch_model(dtype):
     return AutoModelForCausalLM.from_config(config).to(getattr(torch, dtype))
 
 
-def train(dtype, steps=4):
+def train(dtype, steps=3):
     import torch
     model = torch_model(dtype)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, foreach=True)
@@ -167,7 +167,7 @@ def key(row):
 
 def main():
     ap = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    ap.add_argument("--model-bench", default="build/model_bench")
+    ap.add_argument("--model-bench", default="build/bench/model_bench")
     ap.add_argument("--rounds", type=int, default=3)
     ap.add_argument("--skip-llama", action="store_true")
     ap.add_argument("--skip-train", action="store_true")

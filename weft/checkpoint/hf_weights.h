@@ -23,8 +23,11 @@ using DiskManifest = std::vector<DiskTensor>;
 // A parameter's fp32 master (CPU or other device) by its name in the module tree.
 using MasterByName = std::function<at::Tensor(const std::string&)>;
 
+// The part of a parameter (or of its gradient) that `box` names: a view.
+at::Tensor narrow_to(const at::Tensor& t, const Box& box);
+
 // Fills the masters. Every entry must be on disk with its shape and a floating dtype (f32, bf16, f16), and nothing else may be there,
-// but for `tied_head`, which must then equal the table it repeats. FileError lists what is missing, extra or misshapen.
+// but for `tied_head`, which must then equal the table it repeats. One FileError lists all that is missing, extra, misshapen or of another dtype.
 DiskManifest load_hf_weights(const Checkpoint& disk, const std::vector<WeightEntry>& entries,
                              const std::optional<WeightEntry>& tied_head, const MasterByName& master);
 

@@ -172,6 +172,16 @@ TEST(HfWeights, NamesShapesAndDtypesThatDoNotFit) {
   }
 }
 
+TEST(HfWeights, NamesEveryFaultAtOnce) {
+  Disk disk;
+  disk.at("experts.1.gate").value = some({3, 2}, 1);
+  disk.at("norm").name = "norms";
+  disk.at("embed.weight").dtype = DType::kI32;
+  const std::string message = refusal(disk);
+  for (const char* part : {"missing: norm;", "account for: norms;", "experts.1.gate has shape [3, 2]", "embed.weight has dtype"})
+    EXPECT_NE(message.find(part), std::string::npos) << part << " not in " << message;
+}
+
 TEST(HfWeights, ARedundantTiedHeadMustEqualTheTable) {
   Disk equal;
   equal.items.push_back({"head.weight", DType::kF32, equal.at("embed.weight").value});

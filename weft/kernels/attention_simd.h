@@ -65,12 +65,9 @@ extern const AttentionTable kAttention;
 namespace avx512 {
 extern const AttentionTable kAttention;
 }
-namespace avx512_bf16 {
-extern const AttentionTable kAttention;
-}
 
 inline const AttentionTable& attention_table() {
-  return select(portable::kAttention, avx2::kAttention, avx512::kAttention, avx512_bf16::kAttention);
+  return select(portable::kAttention, avx2::kAttention, avx512::kAttention);
 }
 
 }  // namespace weft::kernels

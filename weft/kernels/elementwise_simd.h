@@ -28,12 +28,9 @@ extern const ElementwiseTable kElementwise;
 namespace avx512 {
 extern const ElementwiseTable kElementwise;
 }
-namespace avx512_bf16 {
-extern const ElementwiseTable kElementwise;
-}
 
 inline const ElementwiseTable& elementwise_table() {
-  return select(portable::kElementwise, avx2::kElementwise, avx512::kElementwise, avx512_bf16::kElementwise);
+  return select(portable::kElementwise, avx2::kElementwise, avx512::kElementwise);
 }
 
 }  // namespace weft::kernels

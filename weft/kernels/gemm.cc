@@ -108,11 +108,12 @@ void pack_panel(const T* w, int64_t rows, int64_t k, T* to) {
         to[i / kPair * kPair * kPanelColumns + j * kPair + i % kPair] = w[j * k + i];
 }
 
-void forward(ConstMatrix x, const PackedWeight& packed, const float* bias, std::span<const int64_t> offsets, Matrix y,
-             Chain chain) {
+// y is outputs [first, first + y.cols).
+void forward(ConstMatrix x, const PackedWeight& packed, int64_t first, const float* bias, std::span<const int64_t> offsets,
+             Matrix y, Chain chain) {
   const PackedWeight::Impl& w = packed.impl();
-  WEFT_CHECK(x.cols == w.k && y.cols == w.n && y.rows == x.rows, "product of [{}, {}] and [{}, {}] into [{}, {}]", x.rows, x.cols,
-             w.n, w.k, y.rows, y.cols);
+  WEFT_CHECK(x.cols == w.k && first % kPanelColumns == 0 && first + y.cols <= w.n && y.rows == x.rows,
+             "product of [{}, {}] and [{}, {}] from output {} into [{}, {}]", x.rows, x.cols, w.n, w.k, first, y.rows, y.cols);
   WEFT_CHECK(is_float(x.dtype) && is_float(y.dtype), "matrix products take fp32 and bf16, not {} and {}", dtype_name(x.dtype),
              dtype_name(y.dtype));
   check_offsets(offsets, w.experts, x.rows);
@@ -121,7 +122,7 @@ void forward(ConstMatrix x, const PackedWeight& packed, const float* bias, std::
   int64_t most = kForwardRows;
   if (leaves) most = std::clamp(kLeafFloats / std::max<int64_t>(w.k, 1), 2 * simd.tile_rows, kForwardRows);
   const RowBlocks rows(offsets, most, simd.tile_rows);
-  const int64_t panels = w.panels();
+  const int64_t panels = (y.cols + kPanelColumns - 1) / kPanelColumns;
   int64_t block = kForwardPanels;
   while (block > 4 && rows.size() * ((panels + block - 1) / block) < 4 * num_threads()) block /= 2;
   const int64_t per_row = (panels + block - 1) / block;
@@ -130,9 +131,9 @@ void forward(ConstMatrix x, const PackedWeight& packed, const float* bias, std::
       const RowBlocks::Block& r = rows[i / per_row];
       ForwardBlock t;
       t.x = sub(x, r.begin, 0, r.end - r.begin, x.cols);
-      t.panels = w.expert(r.expert);
+      t.panels = w.expert(r.expert) + first / kPanelColumns * w.panel_bytes();
       t.w_dtype = w.dtype;
-      t.n = w.n;
+      t.n = y.cols;
       t.first_panel = i % per_row * block;
       t.last_panel = std::min(panels, t.first_panel + block);
       t.bias = bias;
@@ -208,6 +209,9 @@ float* scratch(Scratch slot, int64_t n) {
   if (n > buffer.capacity || !buffer.memory) {
     buffer.memory = nullptr;
     buffer.capacity = 0;
+    // Whole huge pages: small ones land on arbitrary sets of the physically indexed L2 and evict each other.
+    constexpr int64_t kHugeFloats = (int64_t{2} << 20) / static_cast<int64_t>(sizeof(float));
+    n = (n + kHugeFloats - 1) / kHugeFloats * kHugeFloats;
     buffer.memory = allocate(n * static_cast<int64_t>(sizeof(float)));
     buffer.capacity = n;
   }
@@ -261,8 +265,14 @@ int64_t PackedWeight::k() const { return impl_->k; }
 int64_t PackedWeight::bytes() const { return impl_->bytes; }
 
 void gemm(ConstMatrix x, const PackedWeight& w, const float* bias, Matrix y, Chain chain) {
+  WEFT_CHECK(y.cols == w.n(), "product with {} outputs into {} columns", w.n(), y.cols);
   const int64_t offsets[] = {0, x.rows};
-  forward(x, w, bias, offsets, y, chain);
+  forward(x, w, 0, bias, offsets, y, chain);
+}
+
+void gemm_columns(ConstMatrix x, const PackedWeight& w, int64_t first, Matrix y) {
+  const int64_t offsets[] = {0, x.rows};
+  forward(x, w, first, nullptr, offsets, y, Chain::kSingle);
 }
 
 void gemm_input_grad(ConstMatrix dy, ConstMatrix w, Matrix dx, bool accumulate) {
@@ -289,7 +299,8 @@ void gemm_bias_grad(ConstMatrix dy, float* dbias) {
 }
 
 void grouped_gemm(ConstMatrix x, const PackedWeight& w, std::span<const int64_t> offsets, Matrix y) {
-  forward(x, w, nullptr, offsets, y, Chain::kSingle);
+  WEFT_CHECK(y.cols == w.n(), "product with {} outputs into {} columns", w.n(), y.cols);
+  forward(x, w, 0, nullptr, offsets, y, Chain::kSingle);
 }
 
 void grouped_gemm_input_grad(ConstMatrix dy, const void* w, DType w_dtype, std::span<const int64_t> offsets, Matrix dx) {

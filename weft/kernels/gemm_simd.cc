@@ -15,6 +15,8 @@ constexpr int64_t kDepthBlock = 256;
 constexpr int64_t kBlockFloats = 64 * 1024;
 // B panels packed at a time for gradients: their source rows are then read in runs of whole cache lines.
 constexpr int64_t kStripPanels = 4;
+// Rows of B fetched ahead while packing: their stride defeats the prefetchers.
+constexpr int64_t kFetchRows = 12;
 
 WEFT_INLINE int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
 
@@ -45,11 +47,76 @@ WEFT_INLINE const void* at(ConstMatrix m, int64_t row, int64_t col) {
                                 : static_cast<const bf16*>(m.data) + i;
 }
 
+// The place in a chain of `depth` at which element d is packed so that an ascending walk takes pairs odd first.
+WEFT_INLINE int64_t swapped(int64_t d, int64_t depth, bool pairs) { return pairs && (d ^ 1) < depth ? d ^ 1 : d; }
+
+WEFT_INLINE float widen(float x) { return x; }
+WEFT_INLINE float widen(bf16 x) { return bf16_to_float(x); }
+
+template <class T>
+void pack_tile(const T* a, int64_t stride, int64_t rows, int64_t depth, int64_t tile, bool swap, float* to) {
+  for (int64_t r = 0; r < rows; ++r, a += stride) {
+    float* out = to + r;
+    if (!swap) {
+      for (int64_t d = 0; d < depth; ++d) out[d * tile] = widen(a[d]);
+      continue;
+    }
+    for (int64_t d = 0; d + 1 < depth; d += 2) {
+      out[d * tile] = widen(a[d + 1]);
+      out[(d + 1) * tile] = widen(a[d]);
+    }
+    if (depth % 2) out[(depth - 1) * tile] = widen(a[depth - 1]);
+  }
+}
+
+// A [rows, depth] from column `from` into fp32 tiles [depth][tile]: the inner tile then reads one stream, and no row strides of
+// large powers of two collide in the caches. swap: pairs odd first.
+void pack_tiles(ConstMatrix a, int64_t from, int64_t depth, int64_t rows, int64_t tile, bool swap, float* to) {
+  for (int64_t i = 0; i < rows; i += tile, to += tile * depth) {
+    const int64_t m = smaller(tile, rows - i);
+    if (a.dtype == DType::kF32)
+      pack_tile(static_cast<const float*>(at(a, i, from)), a.stride, m, depth, tile, swap, to);
+    else
+      pack_tile(static_cast<const bf16*>(at(a, i, from)), a.stride, m, depth, tile, swap, to);
+  }
+}
+
+// Cache lines that will be wanted soon, asked for a few at a time between tiles: memory that others use too answers late, and a
+// panel's first tile would wait for every line.
+class Ahead {
+ public:
+  Ahead(const void* data, int64_t rows, int64_t row_bytes, int64_t stride_bytes, int64_t calls)
+      : row_(static_cast<const char*>(data)), rows_(data ? rows : 0), row_bytes_(row_bytes), stride_(stride_bytes) {
+    per_call_ = rows * ((row_bytes + 63) / 64) / (calls > 0 ? calls : 1) + 1;
+  }
+  void fetch() {
+    for (int64_t n = per_call_; n > 0 && rows_ > 0; --n) {
+      __builtin_prefetch(row_ + at_, 0, 2);
+      at_ += 64;
+      if (at_ >= row_bytes_) {
+        at_ = 0;
+        row_ += stride_;
+        --rows_;
+      }
+    }
+  }
+
+ private:
+  const char* row_;
+  int64_t rows_, row_bytes_, stride_, at_ = 0, per_call_ = 0;
+};
+
 // The vectors a tile of `rows` takes at once: more for few rows, for which memory is the limit and more streams are faster.
 WEFT_INLINE int64_t vectors_for(int64_t rows, int64_t left) {
   if (left >= 4 && rows * 4 <= kTileAccumulators) return 4;
   if (left >= 2 && rows * 2 <= kTileAccumulators) return 2;
   return left < kTileVectors ? left : kTileVectors;
+}
+
+// The rows of equal tiles, at most kTileRows.
+WEFT_INLINE int64_t even_tile(int64_t rows) {
+  const int64_t tiles = (rows + kTileRows - 1) / kTileRows;
+  return tiles ? (rows + tiles - 1) / tiles : 1;
 }
 
 // How the operands of a forward block meet.
@@ -59,6 +126,7 @@ struct Operands {
   Form form;
   const void* a;  // bf16 for kDot, else fp32
   int64_t lda;
+  int64_t tiled;      // 0, or the depth of A laid out as tiles (pack_tiles); lda is then the rows of a tile
   const void* panel;  // of the first vector
   int64_t panel_stride;
   bool expand;  // bf16 panels are expanded block by block, A being laid out in that order; else in registers
@@ -67,12 +135,17 @@ struct Operands {
 template <int NV>
 void forward_tile(const Operands& o, int64_t row, int64_t rows, int64_t a_depth, int64_t b_depth, int64_t depth, float* c,
                   int64_t ldc, Into into) {
-  const int64_t a_at = row * o.lda + a_depth, b_at = b_depth * 16;
+  const int64_t a_at = o.tiled ? row * o.tiled + a_depth * o.lda : row * o.lda + a_depth, b_at = b_depth * 16;
   const float* a = static_cast<const float*>(o.a) + a_at;
   switch (o.form) {
-    case Form::kF32:
-      microkernel_rows<NV>(rows, a, o.lda, static_cast<const float*>(o.panel) + b_at, 16, o.panel_stride, depth, c, ldc, into);
+    case Form::kF32: {
+      const float* b = static_cast<const float*>(o.panel) + b_at;
+      if (o.tiled)
+        microkernel_rows<NV, ALayout::kColumns>(rows, a, o.lda, b, 16, o.panel_stride, depth, c, ldc, into);
+      else
+        microkernel_rows<NV>(rows, a, o.lda, b, 16, o.panel_stride, depth, c, ldc, into);
       break;
+    }
     case Form::kPairs:
       microkernel_pairs_rows<NV, PairOrder::kOddFirst>(rows, a, o.lda, static_cast<const bf16*>(o.panel) + b_at, o.panel_stride,
                                                        depth, c, ldc, into);
@@ -107,8 +180,9 @@ void expand_panels(const Operands& o, int64_t vectors, int64_t begin, int64_t de
 // One chain of all rows over [begin, end) of k for `vectors` panels. a_begin: the k at which o.a starts.
 void forward_chain(const Operands& o, int64_t vectors, int64_t rows, int64_t begin, int64_t end, int64_t a_begin, float* c,
                    int64_t ldc, Into into) {
+  const int64_t element = o.form == Form::kF32 ? 4 : 2;
   const int64_t block = rows <= kTileRows ? end - begin : kDepthBlock;
-  const int64_t tiles = (rows + kTileRows - 1) / kTileRows, step = (rows + tiles - 1) / tiles;
+  const int64_t step = even_tile(rows);
   for (int64_t d = begin; d < end; d += block) {
     const int64_t depth = smaller(block, end - d);
     Operands here = o;
@@ -121,7 +195,14 @@ void forward_chain(const Operands& o, int64_t vectors, int64_t rows, int64_t beg
       here.panel_stride = 16 * depth;
       b_depth = 0;
     }
+    // Next: the block of k below, or the first one of the panels to the right.
+    const bool below = d + depth < end;
+    const int64_t next = below ? (d + depth) * 16 : vectors * o.panel_stride + begin * 16,
+                  rest = below ? end - d - depth : end - begin;
+    Ahead ahead(static_cast<const char*>(o.panel) + next * element, vectors, smaller(block, rest) * 16 * element,
+                o.panel_stride * element, (rows + step - 1) / step);
     for (int64_t i = 0; i < rows; i += step) {
+      ahead.fetch();
       const int64_t m = smaller(step, rows - i);
       float* out = c + i * ldc;
       if (vectors == 1) forward_tile<1>(here, i, m, d - a_begin, b_depth, depth, out, ldc, into);
@@ -186,10 +267,10 @@ void forward(const ForwardBlock& t) {
   o.form = !w_bf16 ? Form::kF32 : !x_bf16 ? Form::kMixed : kHasDot ? Form::kDot : Form::kPairs;
   o.panel_stride = panel_elements(t.w_dtype, k);
   const int64_t panel_bytes = o.panel_stride * dtype_bytes(t.w_dtype);
-  // Rows of several tiles are copied even where they need no widening: strides of large powers of two collide in the caches.
-  const bool copy = o.form != Form::kDot && (x_bf16 || rows > kTileRows);
-  // Expanding costs a pass over the panel, in registers it costs instructions in each tile: worth it from a few tiles on.
-  o.expand = (o.form == Form::kPairs || o.form == Form::kMixed) && rows > 2 * kTileRows;
+  // From a few tiles on, A is laid out as tiles and bf16 panels are expanded once: in registers they cost instructions in each
+  // tile.
+  const bool tiled = o.form != Form::kDot && rows > 2 * kTileRows, copy = tiled || (o.form != Form::kDot && x_bf16);
+  o.expand = tiled && o.form != Form::kF32;
   const bool swap = o.expand && o.form == Form::kPairs;
   int64_t group = k;
   if (copy && !t.leaves && rows * k > kBlockFloats) group = kDepthBlock * (1 + kBlockFloats / (rows * kDepthBlock));
@@ -207,7 +288,13 @@ void forward(const ForwardBlock& t) {
     const int64_t end = smaller(k, g + group);
     o.a = t.x.data;
     o.lda = t.x.stride;
-    if (copy) {
+    if (tiled) {
+      o.lda = even_tile(rows);
+      o.tiled = end - g;
+      float* a = scratch(Scratch::kA, (rows + o.lda) * o.tiled);
+      pack_tiles(t.x, g, o.tiled, rows, o.lda, swap, a);
+      o.a = a;
+    } else if (copy) {
       o.lda = (end - g + 15) / 16 * 16 + 16;
       float* a = scratch(Scratch::kA, rows * o.lda);
       for (int64_t i = 0; i < rows; ++i) copy_row(at(t.x, i, g), t.x.dtype, end - g, swap, a + i * o.lda);
@@ -235,9 +322,6 @@ void forward(const ForwardBlock& t) {
 }
 
 // ---- gradients
-
-// The place in a chain of `depth` at which element d is packed so that an ascending walk takes pairs odd first.
-WEFT_INLINE int64_t swapped(int64_t d, int64_t depth, bool pairs) { return pairs && (d ^ 1) < depth ? d ^ 1 : d; }
 
 // A [rows, depth] given as [depth, rows], into panels [tile][depth][kTileRows]. `row` is scratch of whole tiles.
 void pack_transposed(ConstMatrix a, int64_t from, int64_t depth, int64_t rows, bool pairs, float* row, float* to) {
@@ -271,6 +355,7 @@ void pack_strip(ConstMatrix b, int64_t from, int64_t depth, int64_t col, int64_t
     for (int64_t p = 0; p < panels; ++p) {
       const int64_t at_col = col + 16 * p, width = smaller(16, cols - at_col);
       const void* source = at(b, from + d, at_col);
+      __builtin_prefetch(at(b, from + d + kFetchRows, at_col));
       float* out = row + p * depth * 16;
       if (b.dtype == DType::kF32) {
         store(out, width == 16 ? load(static_cast<const float*>(source)) : load_first(static_cast<const float*>(source), width));
@@ -297,8 +382,8 @@ void pack_strip_pairs(ConstMatrix b, int64_t from, int64_t depth, int64_t col, i
 }
 
 template <int NV>
-void grad_tile(const GradBlock& t, bool dot, const void* a, int64_t lda, const void* b, int64_t vector_stride, int64_t row,
-               int64_t depth, float* c, int64_t ldc, Into into) {
+void grad_tile(const GradBlock& t, bool dot, const void* a, const void* b, int64_t vector_stride, int64_t row, int64_t depth,
+               float* c, int64_t ldc, Into into) {
   const int64_t rows = smaller(kTileRows, t.rows - row);
   if constexpr (kHasDot) {
     if (dot) {
@@ -308,16 +393,13 @@ void grad_tile(const GradBlock& t, bool dot, const void* a, int64_t lda, const v
         microkernel_dot_rows<NV, ALayout::kColumns>(rows, pa + row * ((depth + 1) / 2 * 2), 2 * kTileRows, pb, vector_stride,
                                                     depth, c, ldc, into);
       else
-        microkernel_dot_rows<NV, ALayout::kRows>(rows, pa + row * lda, lda, pb, vector_stride, depth, c, ldc, into);
+        microkernel_dot_rows<NV, ALayout::kRows>(rows, pa + row * t.a.stride, t.a.stride, pb, vector_stride, depth, c, ldc, into);
       return;
     }
   }
   const float* fa = static_cast<const float*>(a);
   const float* fb = static_cast<const float*>(b);
-  if (t.a_transposed)
-    microkernel_rows<NV, ALayout::kColumns>(rows, fa + row * depth, kTileRows, fb, 16, vector_stride, depth, c, ldc, into);
-  else
-    microkernel_rows<NV>(rows, fa + row * lda, lda, fb, 16, vector_stride, depth, c, ldc, into);
+  microkernel_rows<NV, ALayout::kColumns>(rows, fa + row * depth, kTileRows, fb, 16, vector_stride, depth, c, ldc, into);
 }
 
 void grad(const GradBlock& t) {
@@ -340,23 +422,16 @@ void grad(const GradBlock& t) {
   for (int64_t d = 0; d < t.depth; d += t.chain) {
     const int64_t depth = smaller(t.chain, t.depth - d), even = (depth + 1) / 2 * 2;
     const Into into = d == 0 && !t.add ? Into::kStore : Into::kAdd;
-    const void* a = nullptr;
-    int64_t lda = 0;
-    if (t.a_transposed) {
+    const void* a = at(t.a, 0, d);
+    if (!dot || t.a_transposed) {
       const int64_t whole_tiles = (t.rows + kTileRows - 1) / kTileRows * kTileRows;
       float* packed = scratch(Scratch::kA, whole_tiles * even);
       if (dot)
         pack_transposed_pairs(t.a, d, depth, t.rows, reinterpret_cast<bf16*>(packed));
-      else
+      else if (t.a_transposed)
         pack_transposed(t.a, d, depth, t.rows, pairs, scratch(Scratch::kTree, whole_tiles), packed);
-      a = packed;
-    } else if (dot) {
-      a = at(t.a, 0, d);
-      lda = t.a.stride;
-    } else {
-      lda = (depth + 15) / 16 * 16 + 16;
-      float* packed = scratch(Scratch::kA, t.rows * lda);
-      for (int64_t i = 0; i < t.rows; ++i) copy_row(at(t.a, i, d), t.a.dtype, depth, pairs, packed + i * lda);
+      else
+        pack_tiles(t.a, d, depth, t.rows, kTileRows, pairs, packed);
       a = packed;
     }
     const int64_t panel = dot ? 16 * even : 16 * depth;
@@ -368,6 +443,11 @@ void grad(const GradBlock& t) {
         pack_strip_pairs(t.b, d, depth, 16 * s, t.cols, in_strip, reinterpret_cast<bf16*>(strip));
       else
         pack_strip(t.b, d, depth, 16 * s, t.cols, in_strip, pairs, strip);
+      const bool more = s + in_strip < panels;
+      const int64_t element = dtype_bytes(t.b.dtype), tiles = (t.rows + kTileRows - 1) / kTileRows;
+      const int64_t next_col = 16 * (s + in_strip);
+      Ahead ahead(more ? at(t.b, d, next_col) : nullptr, depth, smaller(16 * kStripPanels, t.cols - next_col) * element,
+                  t.b.stride * element, tiles * (in_strip + kTileVectors - 1) / kTileVectors);
       for (int64_t p = s, v = 0; p < s + in_strip; p += v) {
         const bool whole = p < full_panels;
         v = smaller(kTileVectors, (whole ? smaller(full_panels, s + in_strip) : s + in_strip) - p);
@@ -375,10 +455,11 @@ void grad(const GradBlock& t) {
         const int64_t ldc = whole ? t.c.stride : ldt;
         const void* b = reinterpret_cast<const char*>(strip) + (p - s) * panel_bytes;
         for (int64_t i = 0; i < t.rows; i += kTileRows) {
+          ahead.fetch();
           if (v == 1)
-            grad_tile<1>(t, dot, a, lda, b, panel, i, depth, c + i * ldc, ldc, into);
+            grad_tile<1>(t, dot, a, b, panel, i, depth, c + i * ldc, ldc, into);
           else
-            grad_tile<2>(t, dot, a, lda, b, panel, i, depth, c + i * ldc, ldc, into);
+            grad_tile<2>(t, dot, a, b, panel, i, depth, c + i * ldc, ldc, into);
         }
       }
     }

@@ -109,6 +109,31 @@ TEST_F(GemmTest, Forward_IsTheReferenceBitForBit) {
       }
 }
 
+TEST_F(GemmTest, Columns_AreThatSliceOfTheWholeProduct) {
+  const Case c{37, 83, 65};
+  for (const auto& types : kTypes) {
+    SCOPED_TRACE(describe(c, types[0], types[1]));
+    Buffer x(types[0], c.m, c.k, 1), w(types[1], c.n, c.k, 2), whole(DType::kF32, c.m, c.n, 3);
+    gemm_reference(x.matrix(), w.matrix(), nullptr, whole.matrix(), Chain::kSingle);
+    everywhere([&] {
+      PackedWeight packed;
+      packed.pack(w.data(), w.dtype, 1, c.n, c.k);
+      for (const auto& [first, n] : {std::pair<int64_t, int64_t>{0, 83}, {16, 64}, {48, 35}, {80, 3}, {32, 0}}) {
+        Buffer y(DType::kF32, c.m, n, 4, 3);
+        gemm_columns(x.matrix(), packed, first, y.matrix());
+        for (int64_t i = 0; i < c.m; ++i)
+          for (int64_t j = 0; j < n; ++j)
+            ASSERT_EQ(std::bit_cast<uint32_t>(y.f[static_cast<size_t>(i * y.stride + j)]),
+                      std::bit_cast<uint32_t>(whole.f[static_cast<size_t>(i * c.n + first + j)]))
+                << first << " + " << j;
+      }
+      Buffer y(DType::kF32, c.m, 16, 4);
+      EXPECT_THROW(gemm_columns(x.matrix(), packed, 8, y.matrix()), InternalError);
+      EXPECT_THROW(gemm_columns(x.matrix(), packed, 80, y.matrix()), InternalError);
+    });
+  }
+}
+
 TEST_F(GemmTest, InputGrad_IsTheReferenceBitForBit) {
   int round = 0;
   for (const Case c : kCases)

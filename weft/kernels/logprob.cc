@@ -12,10 +12,9 @@
 namespace weft::kernels {
 namespace {
 
-constexpr int64_t kBlock = 512;                    // logits of one block of the walk
-constexpr int64_t kHeldLogits = int64_t{8} << 20;  // logits held at once in the forward, at least 16 rows
-constexpr int64_t kGradRows = 256;                 // rows of one weight-gradient chain
-constexpr int64_t kGradVocab = 2048;               // logits of those rows held at once in the backward
+constexpr int64_t kBlock = 512;       // logits of one block of the walk
+constexpr int64_t kHeldRows = 256;    // rows whose logits are held at once: those of one weight-gradient chain
+constexpr int64_t kHeldVocab = 2048;  // and how many of their logits
 
 EntropySum merge(EntropySum a, EntropySum b) {
   if (b.z.max == -scalar::kInf) return a;
@@ -81,31 +80,32 @@ void head_logprob_forward(ConstMatrix x, const PackedWeight& w, std::span<const 
                           float* lse) {
   check_head(x, w, rows);
   const auto& loops = logprob_table();
-  const int64_t num_rows = x.rows, vocab = w.n(),
-                tile = std::min(num_rows, std::clamp<int64_t>(kHeldLogits / std::max<int64_t>(vocab, 1), 16, 256));
+  const int64_t num_rows = x.rows, vocab = w.n(), held = std::min(kHeldRows, num_rows);
   std::vector<EntropySum> leaves(static_cast<size_t>(num_rows * kNumLeaves));
   std::vector<float> target_z(static_cast<size_t>(num_rows));
-  const auto z = std::make_unique_for_overwrite<float[]>(static_cast<size_t>(tile * vocab));
-  for (int64_t first = 0; first < num_rows; first += tile) {
-    const int64_t count = std::min(tile, num_rows - first);
-    gemm(row_range(x, first, count), w, nullptr, view(z.get(), count, vocab));
-    // Tasks are (row, leaf): many rows or few, there is work for every thread.
-    parallel_for(count * kNumLeaves, 1, [&](int64_t begin, int64_t end) {
-      for (int64_t task = begin; task < end; ++task) {
-        const int64_t r = first + task / kNumLeaves;
-        const int leaf = static_cast<int>(task % kNumLeaves);
-        const HeadRow& row = rows[static_cast<size_t>(r)];
-        EntropySum& sum = leaves[static_cast<size_t>(r * kNumLeaves + leaf)];
-        const int64_t leaf_end = vocab_leaf(vocab, leaf + 1);
-        for (int64_t v = vocab_leaf(vocab, leaf); v < leaf_end; v += kBlock) {
-          const int64_t n = std::min(kBlock, leaf_end - v);
-          float* block = z.get() + (r - first) * vocab + v;
-          process(loops, row, block, v, n);
-          if (row.target >= v && row.target < v + n) target_z[static_cast<size_t>(r)] = block[row.target - v];
-          sum = merge(sum, loops.block(block, n, entropy != nullptr));
-        }
+  const auto z = std::make_unique_for_overwrite<float[]>(static_cast<size_t>(held * std::min(kHeldVocab, vocab)));
+  for (int64_t first = 0; first < num_rows; first += held) {
+    const int64_t count = std::min(held, num_rows - first);
+    for (int leaf = 0; leaf < kNumLeaves; ++leaf) {
+      const int64_t leaf_end = vocab_leaf(vocab, leaf + 1);
+      for (int64_t v0 = vocab_leaf(vocab, leaf); v0 < leaf_end; v0 += kHeldVocab) {
+        const int64_t width = std::min(kHeldVocab, leaf_end - v0);
+        gemm_columns(row_range(x, first, count), w, v0, view(z.get(), count, width));
+        parallel_for(count, 1, [&](int64_t begin, int64_t end) {
+          for (int64_t i = begin; i < end; ++i) {
+            const HeadRow& row = rows[static_cast<size_t>(first + i)];
+            EntropySum& sum = leaves[static_cast<size_t>((first + i) * kNumLeaves + leaf)];
+            for (int64_t v = v0; v < v0 + width; v += kBlock) {
+              const int64_t n = std::min(kBlock, v0 + width - v);
+              float* block = z.get() + i * width + (v - v0);
+              process(loops, row, block, v, n);
+              if (row.target >= v && row.target < v + n) target_z[static_cast<size_t>(first + i)] = block[row.target - v];
+              sum = merge(sum, loops.block(block, n, entropy != nullptr));
+            }
+          }
+        });
       }
-    });
+    }
   }
   for (int64_t r = 0; r < num_rows; ++r) {
     const EntropySum s = merge_leaves(leaves.data() + r * kNumLeaves);
@@ -132,20 +132,17 @@ void head_logprob_backward(ConstMatrix x, const PackedWeight& w, ConstMatrix w_r
     entropy.resize(static_cast<size_t>(x.rows));
     head_logprob_forward(x, w, rows, nullptr, entropy.data(), nullptr);
   }
-  const int64_t held_rows = std::min(kGradRows, x.rows);
-  const auto z = std::make_unique_for_overwrite<float[]>(static_cast<size_t>(held_rows * std::min(kGradVocab, vocab)));
-  PackedWeight part;
-  std::vector<float> dx_chunk(static_cast<size_t>(held_rows * hidden));
-  for (int64_t first = 0; first < x.rows; first += kGradRows) {
-    const int64_t count = std::min(kGradRows, x.rows - first);
+  const int64_t held = std::min(kHeldRows, x.rows);
+  const auto z = std::make_unique_for_overwrite<float[]>(static_cast<size_t>(held * std::min(kHeldVocab, vocab)));
+  std::vector<float> dx_chunk(static_cast<size_t>(held * hidden));
+  for (int64_t first = 0; first < x.rows; first += kHeldRows) {
+    const int64_t count = std::min(kHeldRows, x.rows - first);
     const ConstMatrix x_chunk = row_range(x, first, count);
     std::fill(dx_chunk.begin(), dx_chunk.end(), 0.0f);
     const Matrix dx_f32 = view(dx_chunk.data(), count, hidden);
-    for (int64_t v0 = 0; v0 < vocab; v0 += kGradVocab) {
-      const int64_t width = std::min(kGradVocab, vocab - v0), blocks = (width + kBlock - 1) / kBlock;
-      // A part of the packed weight cannot be asked for; packing it again costs one copy for 256 rows of products.
-      part.pack(row_of(w_raw, v0), w_raw.dtype, 1, width, hidden);
-      gemm(x_chunk, part, nullptr, view(z.get(), count, width));
+    for (int64_t v0 = 0; v0 < vocab; v0 += kHeldVocab) {
+      const int64_t width = std::min(kHeldVocab, vocab - v0), blocks = (width + kBlock - 1) / kBlock;
+      gemm_columns(x_chunk, w, v0, view(z.get(), count, width));
       parallel_for(blocks * count, 4, [&](int64_t begin, int64_t end) {
         for (int64_t task = begin; task < end; ++task) {
           const int64_t v = v0 + task % blocks * kBlock, n = std::min(kBlock, v0 + width - v);

@@ -38,7 +38,7 @@ struct HeadRow {
   const KeptTokens* kept = nullptr;      // null = all
   const LogitBias* bias = nullptr;       // null = none
 };
-// x [R, H] fp32 or bf16; w packed [V, H]. Holds one tile of 16 to 256 rows of logits (about 32 MiB), never R x V.
+// x [R, H] fp32 or bf16; w packed [V, H]. Holds logits of at most 256 rows x 2048 entries at once, never R x V.
 // Keeps lse [R] for the backward.
 void head_logprob_forward(ConstMatrix x, const PackedWeight& w, std::span<const HeadRow> rows, float* log_probs, float* entropy, float* lse);
 

@@ -33,12 +33,9 @@ extern const LogprobTable kLogprob;
 namespace avx512 {
 extern const LogprobTable kLogprob;
 }
-namespace avx512_bf16 {
-extern const LogprobTable kLogprob;
-}
 
 inline const LogprobTable& logprob_table() {
-  return select(portable::kLogprob, avx2::kLogprob, avx512::kLogprob, avx512_bf16::kLogprob);
+  return select(portable::kLogprob, avx2::kLogprob, avx512::kLogprob);
 }
 
 }  // namespace weft::kernels

@@ -27,8 +27,11 @@ inline constexpr int kTileRows = 12, kTileVectors = 2;
 
 #define WEFT_UNROLL _Pragma("GCC unroll 16")
 
+// Also asks for the C of the tile below, which callers take next: its rows are far apart, and a tile's end would wait for them.
 template <int MR, int NV>
 WEFT_INLINE void tile_begin(f32 (&acc)[MR][NV], const float* c, int64_t ldc, Into into) {
+  WEFT_UNROLL for (int i = 0; i < MR; ++i) WEFT_UNROLL for (int j = 0; j < NV; ++j)
+      __builtin_prefetch(c + (MR + i) * ldc + 16 * j, 1);
   if (into == Into::kContinue) {
     WEFT_UNROLL for (int i = 0; i < MR; ++i) WEFT_UNROLL for (int j = 0; j < NV; ++j) acc[i][j] = load(c + i * ldc + 16 * j);
   } else {
@@ -62,7 +65,7 @@ void microkernel(const float* a, int64_t lda, const float* b, int64_t ldb, int64
   f32 acc[MR][NV];
   tile_begin<MR, NV>(acc, c, ldc, into);
   const int64_t step = kLayout == ALayout::kRows ? 1 : lda;
-  for (; k > 0; --k) {
+  _Pragma("GCC unroll 4") for (; k > 0; --k) {
     f32 w[NV];
     WEFT_UNROLL for (int j = 0; j < NV; ++j) {
       w[j] = load(b + j * vector_stride);

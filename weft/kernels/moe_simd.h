@@ -22,10 +22,7 @@ extern const MoeTable kMoe;
 namespace avx512 {
 extern const MoeTable kMoe;
 }
-namespace avx512_bf16 {
-extern const MoeTable kMoe;
-}
 
-inline const MoeTable& moe_table() { return select(portable::kMoe, avx2::kMoe, avx512::kMoe, avx512_bf16::kMoe); }
+inline const MoeTable& moe_table() { return select(portable::kMoe, avx2::kMoe, avx512::kMoe); }
 
 }  // namespace weft::kernels

@@ -27,10 +27,7 @@ extern const NormTable kNorm;
 namespace avx512 {
 extern const NormTable kNorm;
 }
-namespace avx512_bf16 {
-extern const NormTable kNorm;
-}
 
-inline const NormTable& norm_table() { return select(portable::kNorm, avx2::kNorm, avx512::kNorm, avx512_bf16::kNorm); }
+inline const NormTable& norm_table() { return select(portable::kNorm, avx2::kNorm, avx512::kNorm); }
 
 }  // namespace weft::kernels

@@ -24,12 +24,9 @@ extern const OptimizerTable kOptimizer;
 namespace avx512 {
 extern const OptimizerTable kOptimizer;
 }
-namespace avx512_bf16 {
-extern const OptimizerTable kOptimizer;
-}
 
 inline const OptimizerTable& optimizer_table() {
-  return select(portable::kOptimizer, avx2::kOptimizer, avx512::kOptimizer, avx512_bf16::kOptimizer);
+  return select(portable::kOptimizer, avx2::kOptimizer, avx512::kOptimizer);
 }
 
 }  // namespace weft::kernels

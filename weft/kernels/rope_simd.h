@@ -21,10 +21,7 @@ extern const RopeTable kRope;
 namespace avx512 {
 extern const RopeTable kRope;
 }
-namespace avx512_bf16 {
-extern const RopeTable kRope;
-}
 
-inline const RopeTable& rope_loops() { return select(portable::kRope, avx2::kRope, avx512::kRope, avx512_bf16::kRope); }
+inline const RopeTable& rope_loops() { return select(portable::kRope, avx2::kRope, avx512::kRope); }
 
 }  // namespace weft::kernels

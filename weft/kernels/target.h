@@ -21,7 +21,7 @@ Target active_target();
 // For tests and `weft doctor`. Not thread-safe against running kernels. ValueError when the machine lacks it.
 void force_target(Target target);
 
-// Picks a target's table of functions.
+// Picks a target's table of functions. Only matrix products have instructions for bf16 pairs; the rest is the AVX-512 table.
 template <class Table>
 const Table& select(const Table& portable, const Table& avx2, const Table& avx512, const Table& avx512_bf16) {
   switch (active_target()) {
@@ -31,6 +31,10 @@ const Table& select(const Table& portable, const Table& avx2, const Table& avx51
     case Target::kAvx512Bf16: return avx512_bf16;
   }
   return portable;
+}
+template <class Table>
+const Table& select(const Table& portable, const Table& avx2, const Table& avx512) {
+  return select(portable, avx2, avx512, avx512);
 }
 
 }  // namespace weft::kernels

@@ -291,7 +291,7 @@ class Lexer {
     if (size == 1 && kOne.find(c) == kOne.npos) {
       size_t next = pos_;
       next_code(text_, next);
-      fail(pos_, fmt::format("unexpected character {}", quoted(rest.substr(0, next - pos_))));
+      fail(pos_, fmt::format("unexpected character {}", quote_text(rest.substr(0, next - pos_))));
     }
     if (c == '(')
       open += ')';

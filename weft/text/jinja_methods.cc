@@ -193,7 +193,7 @@ std::vector<size_t> slice_indexes(int64_t size, const Value& start, const Value&
 
 }  // namespace
 
-std::string quoted_name(const std::string& name) { return quoted(name); }
+std::string quoted_name(const std::string& name) { return quote_text(name); }
 
 bool find_attribute(Interpreter& in, const Value& object, const std::string& name, Value& out) {
   if (name.size() > 4 && name.starts_with("__") && name.ends_with("__")) refuse(object, name);

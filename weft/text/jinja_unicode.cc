@@ -292,7 +292,7 @@ std::vector<std::string> splitlines(std::string_view text, bool keep_ends) {
   return lines;
 }
 
-std::string quoted(std::string_view text) {
+std::string quote_text(std::string_view text) {
   char quote = text.find('\'') != text.npos && text.find('"') == text.npos ? '"' : '\'';
   std::string out(1, quote);
   for (size_t i = 0; i < text.size();) {

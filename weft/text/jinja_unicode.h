@@ -50,7 +50,7 @@ std::string_view strip(std::string_view text, std::string_view characters, Side 
 std::vector<std::string> splitlines(std::string_view text, bool keep_ends = false);
 
 // Python's repr of a string, and of a number.
-std::string quoted(std::string_view text);
+std::string quote_text(std::string_view text);
 std::string float_text(double value);
 
 }  // namespace weft::jinja

@@ -319,7 +319,7 @@ std::string to_repr(const Value& value) {
     case Kind::kInt: return fmt::format("{}", value.as_int());
     case Kind::kBigInt: return value.text();
     case Kind::kFloat: return float_text(value.as_float());
-    case Kind::kString: return value.flag() ? "Markup(" + quoted(value.text()) + ")" : quoted(value.text());
+    case Kind::kString: return value.flag() ? "Markup(" + quote_text(value.text()) + ")" : quote_text(value.text());
     case Kind::kList: return "[" + join_repr(value.items()) + "]";
     case Kind::kTuple: return "(" + join_repr(value.items()) + (value.items().size() == 1 ? ",)" : ")");
     case Kind::kDict: {

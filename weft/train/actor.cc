@@ -165,18 +165,20 @@ RouterReplayMode parse_router_replay(const std::string& name) {
   throw UsageError(fmt::format("router_replay.mode = \"{}\": expected disabled, R2 or R3", name));
 }
 
-std::vector<MicroBatchSpan> split_micro_batches(std::span<const Trajectory* const> trajectories, int64_t max_tokens) {
-  std::vector<MicroBatchSpan> out;
+std::vector<MicroBatch> split_micro_batches(MicroBatch trajectories, int64_t max_tokens) {
+  std::vector<MicroBatch> out;
+  size_t begin = 0;
   int64_t tokens = 0;
   for (size_t i = 0; i < trajectories.size(); ++i) {
     const int64_t n = trajectories[i]->num_tokens() - 1;
-    if (out.empty() || tokens + n > max_tokens) {
-      out.push_back({static_cast<int64_t>(i), static_cast<int64_t>(i)});
+    if (i > begin && tokens + n > max_tokens) {
+      out.push_back(trajectories.subspan(begin, i - begin));
+      begin = i;
       tokens = 0;
     }
-    out.back().end = static_cast<int64_t>(i) + 1;
     tokens += n;
   }
+  if (begin < trajectories.size()) out.push_back(trajectories.subspan(begin));
   return out;
 }
 
@@ -201,8 +203,7 @@ void ParityResult::merge(const ParityResult& other) {
 ParityResult check_parity(CausalLM& model, std::span<const Trajectory* const> trajectories, const ActorOptions& options,
                           int64_t max_tokens) {
   ParityResult result;
-  for (const MicroBatchSpan& span : split_micro_batches(trajectories, max_tokens)) {
-    const auto part = trajectories.subspan(static_cast<size_t>(span.begin), static_cast<size_t>(span.end - span.begin));
+  for (const MicroBatch part : split_micro_batches(trajectories, max_tokens)) {
     ActorOptions o = options;
     std::vector<RoutingTrace> traces;
     o.entropy = false;

@@ -20,9 +20,9 @@ enum class RouterReplayMode { kDisabled, kR2, kR3 };
 RouterReplayMode parse_router_replay(const std::string& name);
 
 // Trajectories [begin, end) of a list. The order of the list is kept: bits of forward values do not depend on the split.
-struct MicroBatchSpan { int64_t begin = 0, end = 0; };
-// Fills each micro-batch up to max_tokens fed tokens (a longer trajectory gets one of its own).
-std::vector<MicroBatchSpan> split_micro_batches(std::span<const Trajectory* const> trajectories, int64_t max_tokens);
+using MicroBatch = std::span<const Trajectory* const>;
+// The same trajectories in order, each micro-batch filled up to max_tokens fed tokens (a longer trajectory gets one of its own).
+std::vector<MicroBatch> split_micro_batches(MicroBatch trajectories, int64_t max_tokens);
 
 struct ActorOptions {
   bool recompute = false;

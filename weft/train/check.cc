@@ -8,6 +8,7 @@
 #include <map>
 
 #include "weft/base/error.h"
+#include "weft/checkpoint/hf_weights.h"
 #include "weft/io/safetensors.h"
 #include "weft/nn/moe.h"
 
@@ -58,12 +59,6 @@ double max_difference(const at::Tensor& a, const at::Tensor& b) {
 std::vector<int32_t> row_of(const at::Tensor& ids, int64_t b) {
   const int64_t* p = ids.data_ptr<int64_t>() + b * ids.size(1);
   return std::vector<int32_t>(p, p + ids.size(1));
-}
-
-at::Tensor take(const at::Tensor& t, const Box& box) {
-  at::Tensor out = t;
-  for (size_t d = 0; d < box.size.size(); ++d) out = out.narrow(static_cast<int64_t>(d), box.offset[d], box.size[d]);
-  return out;
 }
 
 class Checker {
@@ -146,7 +141,7 @@ class Checker {
       if (!want(field)) continue;
       at::Tensor expected = golden_.get(field);
       nn::Parameter* p = m_.model->find_parameter(e.parameter);
-      at::Tensor ours = take(p->mutable_grad().to(at::kCPU), e.box).reshape(e.shape);
+      at::Tensor ours = narrow_to(p->mutable_grad().to(at::kCPU), e.box).reshape(e.shape);
       const double largest = expected.numel() ? expected.abs().max().item<double>() : 0.0;
       const bool zeros = at::where(expected == 0, ours.abs(), at::zeros_like(ours)).max().item<float>() == 0.0f;
       const double difference = max_difference(ours, expected);

@@ -102,8 +102,7 @@ void SftTrainer::step() {
   options.recompute = recipe_.actor.recompute;
   options.router_aux = recipe_.actor.router_aux_loss_coef / static_cast<double>(rows.size());
   optimizer_->zero_grad();
-  for (const MicroBatchSpan& span : split_micro_batches(rows, recipe_.actor.max_tokens_per_micro_batch)) {
-    const std::span<const Trajectory* const> part(rows.data() + span.begin, static_cast<size_t>(span.end - span.begin));
+  for (const MicroBatch part : split_micro_batches(rows, recipe_.actor.max_tokens_per_micro_batch)) {
     const ActorOutput out = actor_backward(*model_.model, part, options, [&](const ActorOutput& o) {
       loss += negative_log_likelihood(o, part) / tokens;
       TokenGradients g;
@@ -139,8 +138,7 @@ double SftTrainer::validation_loss() {
   std::vector<const Trajectory*> rows;
   for (int64_t i = 0; i < val_->size(); ++i) rows.push_back(&val_->row(i));
   double sum = 0;
-  for (const MicroBatchSpan& span : split_micro_batches(rows, recipe_.actor.max_tokens_per_micro_batch)) {
-    const std::span<const Trajectory* const> part(rows.data() + span.begin, static_cast<size_t>(span.end - span.begin));
+  for (const MicroBatch part : split_micro_batches(rows, recipe_.actor.max_tokens_per_micro_batch)) {
     sum += negative_log_likelihood(actor_forward(*model_.model, part, {}), part);
   }
   return sum / trained_tokens(rows);

@@ -10,11 +10,11 @@
 #include "weft/base/random.h"
 #include "weft/base/signals.h"
 #include "weft/base/threads.h"
-#include "weft/rl/correction.h"
 #include "weft/rl/grpo.h"
 #include "weft/rl/kl.h"
-#include "weft/rl/metrics.h"
 #include "weft/train/evaluate.h"
+#include "weft/train/step_advantages.h"
+#include "weft/train/step_data.h"
 #include "weft/train/step_metrics.h"
 #include "weft/train/update.h"
 
@@ -27,26 +27,6 @@ constexpr const char* kValidationDue = "validation_due";
 constexpr std::string_view kMetricPrefix = "metric/";
 
 }  // namespace
-
-// One step's samples and what its updates read. Indices run over all samples, prompt by prompt.
-struct Trainer::StepData {
-  int64_t step = 0;
-  std::vector<Prompt> prompts;
-  std::vector<ScoredSample> samples;
-  std::vector<const Trajectory*> trajectories;
-  std::vector<std::vector<float>> old_log_probs, ref_log_probs;
-  std::vector<std::vector<double>> advantages;  // [sample][response]
-  std::vector<std::vector<uint8_t>> masks;      // [sample][response]: tokens that are trained
-  std::vector<std::vector<double>> weights;     // [sample][response]: rollout correction; empty: none
-  int64_t updates_done = 0;
-  UpdateSums sums;
-  MetricsRow carried;  // known before the first update only
-
-  void index() {
-    trajectories.clear();
-    for (const ScoredSample& s : samples) trajectories.push_back(&s.trajectory);
-  }
-};
 
 std::unique_ptr<RewardSet> make_rewards(const Recipe& recipe, const Registry& registry) {
   RewardProcessOptions options;
@@ -195,7 +175,8 @@ void Trainer::step() {
     if (!resumed) check_step_parity(data);
     for (const auto& [name, value] : data.carried.entries()) row.set(name, value);
     timer.mark("parity", row);
-    prepare(data, row);
+    compute_log_probs(data);
+    compute_advantages(recipe_, registry_, kl_coef_, data, row);
     timer.mark("old_log_prob", row);
     update(data, row);
     timer.mark("update_actor", row);
@@ -261,31 +242,9 @@ void Trainer::check_step_parity(StepData& data) {
                                  data.step, result.unequal_tokens, result.tokens, result.unequal_rows, result.rows, result.first));
 }
 
-// Weights of the recipe's rollout correction (empty: none); rejected tokens leave the mask, hence the denominators.
-std::vector<double> Trainer::correct(const std::vector<int64_t>& offsets, const std::vector<double>& old, const std::vector<double>& rollout,
-                                     std::vector<uint8_t>& mask, MetricsRow& row) const {
-  const RolloutCorrectionRecipe& c = recipe_.algorithm.rollout_correction;
-  CorrectionOptions options;
-  options.level = parse_importance_level(c.rollout_is);
-  if (options.level != ImportanceLevel::kNone) parse_importance_threshold(c.rollout_is_threshold, &options);
-  options.batch_normalize = c.rollout_is_batch_normalize;
-  if (!c.rollout_rs.empty() && c.rollout_rs != "null") options.rejections = parse_rejection_rules(c.rollout_rs, c.rollout_rs_threshold);
-  if (options.level == ImportanceLevel::kNone && options.rejections.empty()) return {};
-  CorrectionResult r = rollout_correction({offsets, mask}, old, rollout, options);
-  row.set("rollout_corr/is_mean", r.weight_mean);
-  row.set("rollout_corr/is_max", r.weight_max);
-  row.set("rollout_corr/is_outside", r.outside_fraction);
-  row.set("rollout_corr/rejected_tokens", r.rejected_tokens);
-  row.set("rollout_corr/rejected_rows", r.rejected_rows);
-  mask = std::move(r.mask);
-  return options.level == ImportanceLevel::kNone ? std::vector<double>() : std::move(r.weights);
-}
-
-void Trainer::prepare(StepData& data, MetricsRow& row) {
-  const size_t count = data.samples.size();
+void Trainer::compute_log_probs(StepData& data) {
   auto forward_all = [&](CausalLM& model, const ActorOptions& options, std::vector<std::vector<float>>& out) {
-    for (const MicroBatchSpan& span : split_micro_batches(data.trajectories, recipe_.actor.max_tokens_per_micro_batch)) {
-      const std::span<const Trajectory* const> part(data.trajectories.data() + span.begin, static_cast<size_t>(span.end - span.begin));
+    for (const MicroBatch part : split_micro_batches(data.trajectories, recipe_.actor.max_tokens_per_micro_batch)) {
       const ActorOutput o = actor_forward(model, part, options);
       for (size_t i = 0; i < part.size(); ++i) out.emplace_back(o.log_probs.begin() + o.offsets[i], o.log_probs.begin() + o.offsets[i + 1]);
       if (stop_requested()) {
@@ -307,53 +266,6 @@ void Trainer::prepare(StepData& data, MetricsRow& row) {
       for (size_t i = 0; i < traces.size(); ++i) data.samples[i].trajectory.routing = std::move(traces[i]);
     }
   }
-
-  // Rewards and advantages need the whole step: groups and whitening span it.
-  std::vector<int64_t> offsets{0}, groups;
-  std::vector<uint8_t> mask;
-  std::vector<double> rewards, old_flat, ref_flat;
-  for (size_t i = 0; i < count; ++i) {
-    const Trajectory& t = data.samples[i].trajectory;
-    const bool off = !t.reward_valid || (recipe_.actor.mask_truncated && t.finish_reason == "length");
-    for (size_t j = 0; j < t.response_ids.size(); ++j) mask.push_back(off ? 0 : t.response_mask[j]);
-    offsets.push_back(static_cast<int64_t>(mask.size()));
-    groups.push_back(static_cast<int64_t>(i) / recipe_.rollout.n);
-    rewards.push_back(t.reward_valid ? t.reward : NAN);
-    old_flat.insert(old_flat.end(), data.old_log_probs[i].begin(), data.old_log_probs[i].end());
-    if (reference_) ref_flat.insert(ref_flat.end(), data.ref_log_probs[i].begin(), data.ref_log_probs[i].end());
-  }
-  std::vector<double> rollout_flat;
-  for (const Trajectory* t : data.trajectories) rollout_flat.insert(rollout_flat.end(), t->rollout_log_probs.begin(), t->rollout_log_probs.end());
-  const std::vector<double> weights = correct(offsets, old_flat, rollout_flat, mask, row);
-  const PackedRows rows{offsets, mask};
-  std::vector<double> token_rewards = rewards_on_last_token(rows, rewards);
-  if (recipe_.algorithm.use_kl_in_reward) {
-    const auto penalty = kl_in_reward(parse_kl_kind(recipe_.algorithm.kl_penalty), kl_coef_, rows, old_flat, ref_flat);
-    const auto sums = row_sums(rows, penalty);
-    for (size_t i = 0; i < rewards.size(); ++i) rewards[i] -= sums[i];
-    for (size_t i = 0; i < token_rewards.size(); ++i) token_rewards[i] -= penalty[i];
-    double total = 0, tokens = 0;
-    for (size_t i = 0; i < penalty.size(); ++i) total += penalty[i], tokens += mask[i];
-    row.set("actor/reward_kl_penalty", tokens > 0 ? total / tokens : 0.0);
-  }
-  AdvantageBatch batch;
-  batch.rows = rows;
-  batch.rewards = rewards;
-  batch.groups = groups;
-  batch.token_rewards = token_rewards;
-  AdvantageParams params;
-  params.norm_adv_by_std_in_grpo = recipe_.algorithm.norm_adv_by_std_in_grpo;
-  params.adv_eps = recipe_.algorithm.adv_eps;
-  params.gamma = recipe_.algorithm.gamma;
-  const Advantages advantages = find_advantage(registry_.advantages, recipe_.algorithm.adv_estimator)(batch, params);
-  data.advantages.clear(), data.masks.clear(), data.weights.clear();
-  for (size_t i = 0; i < count; ++i) {
-    data.advantages.emplace_back(advantages.advantages.begin() + offsets[i], advantages.advantages.begin() + offsets[i + 1]);
-    data.masks.emplace_back(mask.begin() + offsets[i], mask.begin() + offsets[i + 1]);
-    if (!weights.empty()) data.weights.emplace_back(weights.begin() + offsets[i], weights.begin() + offsets[i + 1]);
-  }
-  row.set("reward/frac_zero_std", fraction_zero_std(rewards, groups));
-  add_gap_metrics("rollout_corr/", log_prob_gap(rows, rollout_flat, old_flat), row);
 }
 
 void Trainer::update(StepData& data, MetricsRow& row) {

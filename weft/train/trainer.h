@@ -20,6 +20,8 @@
 
 namespace weft {
 
+struct StepData;
+
 class Trainer {
  public:
   Trainer(Recipe recipe, const Registry& registry);
@@ -33,13 +35,11 @@ class Trainer {
   int64_t total_steps() const { return total_steps_; }
 
  private:
-  struct StepData;
   void step();
   void generate_step(StepData& data);
   void check_step_parity(StepData& data);
-  void prepare(StepData& data, MetricsRow& row);
-  std::vector<double> correct(const std::vector<int64_t>& offsets, const std::vector<double>& old, const std::vector<double>& rollout,
-                              std::vector<uint8_t>& mask, MetricsRow& row) const;
+  // Those of the reference, and of the weights before the first update where the rollout's own do not serve.
+  void compute_log_probs(StepData& data);
   void update(StepData& data, MetricsRow& row);
   void save(const StepData* under_way);
   // Validates the weights of the step that just ended, or of a new run, and writes the row. A stop is noted in the checkpoint, so that

@@ -102,6 +102,15 @@ TEST_F(TrainerTest, TensorboardHoldsTheMetrics) {
   EXPECT_GT(compared, 40);
 }
 
+// On a CPU every weight is 1, so a threshold of one half makes each of them exactly that.
+TEST_F(TrainerTest, RolloutCorrectionWeighsThePolicyTermOfTheUpdate) {
+  train("plain", 1);
+  train("halved", 1, {"algorithm.rollout_correction.rollout_is=token", "algorithm.rollout_correction.rollout_is_threshold=0.5"});
+  EXPECT_EQ(column("halved", "rollout_corr/is_mean"), std::vector<double>{0.5});
+  ASSERT_GT(column("plain", "actor/grad_norm").at(0), 0.0);
+  EXPECT_EQ(2.0 * column("halved", "actor/grad_norm").at(0), column("plain", "actor/grad_norm").at(0));
+}
+
 TEST_F(TrainerTest, ParityIsZeroUnderEverySamplingOption) {
   train("sampled", 2,
         {"rollout.temperature=0.7", "rollout.top_p=0.9", "rollout.top_k=9", "rollout.min_p=0.02", "rollout.min_tokens=2",

@@ -77,12 +77,12 @@ UpdateSums accumulate_gradients(CausalLM& model, const UpdateContext& context, c
 
   UpdateSums sums;
   sums.updates = 1;
-  for (const MicroBatchSpan& span : split_micro_batches(members, options.max_tokens_per_micro_batch)) {
-    const std::span<const Trajectory* const> part(members.data() + span.begin, static_cast<size_t>(span.end - span.begin));
+  size_t member = 0;
+  for (const MicroBatch part : split_micro_batches(members, options.max_tokens_per_micro_batch)) {
     std::vector<double> old, ref, advantages, rollout, weights;
     std::vector<uint8_t> mask;
-    for (int64_t i = span.begin; i < span.end; ++i) {
-      const size_t sample = (*context.members)[static_cast<size_t>(i)];
+    for (size_t i = 0; i < part.size(); ++i) {
+      const size_t sample = (*context.members)[member++];
       append(old, (*context.old_log_probs)[sample]);
       append(rollout, (*context.trajectories)[sample]->rollout_log_probs);
       append(advantages, (*context.advantages)[sample]);
