@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """weft against what a user would otherwise run, on one machine in one run, alternating, median of three; prints JSON.
 
-peers.py [--model-bench build/bench/model_bench] [--rounds 3] [--skip-llama]
+peers.py [--model-bench build/bench/model_bench] [--rounds 3] [--dtypes float32,bfloat16] [--skip-llama] [--skip-train]
 
 Needs, in the Python that runs it: torch, transformers; for decode also llama-cpp-python and gguf (built for this machine). Everything
 trains or decodes the same random Qwen3-MoE (8 layers, hidden 512, 32 experts, top 4, vocabulary 8192) with two threads: training of
@@ -133,11 +133,13 @@ def decode(dtype, path):
     vocab, prompt, new = SHAPE["vocab_size"], 64, 128
     L.llama_backend_init()
     params = L.llama_model_default_params()
+    params.use_mmap = False
     model = L.llama_model_load_from_file(path.encode(), params)
     for batch_size in (1, 8, 32):
         c = L.llama_context_default_params()
         c.n_ctx, c.n_batch, c.n_ubatch, c.n_seq_max = 256 * batch_size, 2048, 512, batch_size
         c.n_threads = c.n_threads_batch = THREADS
+        c.kv_unified = True
         context = L.llama_init_from_model(model, c)
         batch = L.llama_batch_init(2048, 0, 1)
         ids = np.random.default_rng(1).integers(3, vocab, (batch_size, prompt))
@@ -150,13 +152,15 @@ def decode(dtype, path):
             if L.llama_decode(context, batch) != 0:
                 raise SystemExit("llama_decode failed")
 
-        fill([(ids[s][j], j, s, j == prompt - 1) for s in range(batch_size) for j in range(prompt)])
-        tokens = [5] * batch_size
-        start = time.time()
-        for k in range(new):
-            fill([(tokens[s], prompt + k, s, True) for s in range(batch_size)])
-            logits = np.ctypeslib.as_array(L.llama_get_logits(context), shape=(batch_size, vocab))
-            tokens = [int(t) for t in logits.argmax(1)]
+        for _ in range(2):  # the first warms up
+            L.llama_memory_clear(L.llama_get_memory(context), True)
+            fill([(ids[s][j], j, s, j == prompt - 1) for s in range(batch_size) for j in range(prompt)])
+            tokens = [5] * batch_size
+            start = time.time()
+            for k in range(new):
+                fill([(tokens[s], prompt + k, s, True) for s in range(batch_size)])
+                logits = np.ctypeslib.as_array(L.llama_get_logits(context), shape=(batch_size, vocab))
+                tokens = [int(t) for t in logits.argmax(1)]
         print(json.dumps({"what": "decode", "dtype": dtype, "batch": batch_size, "tokens_per_s": batch_size * new / (time.time() - start)}), flush=True)
         L.llama_free(context)
 
@@ -169,6 +173,7 @@ def main():
     ap = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     ap.add_argument("--model-bench", default="build/bench/model_bench")
     ap.add_argument("--rounds", type=int, default=3)
+    ap.add_argument("--dtypes", default="float32,bfloat16")
     ap.add_argument("--skip-llama", action="store_true")
     ap.add_argument("--skip-train", action="store_true")
     args = ap.parse_args()
@@ -179,7 +184,7 @@ def main():
             where.setdefault(key(row), []).append(row["tokens_per_s"])
 
     with tempfile.TemporaryDirectory() as folder:
-        for dtype in ("float32", "bfloat16"):
+        for dtype in args.dtypes.split(","):
             path = os.path.join(folder, dtype + ".gguf")
             if not args.skip_llama:
                 child("export", dtype, path)

@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include <map>
+#include <tuple>
 
 #include "tests/parity_mix.h"
 
@@ -71,30 +72,34 @@ void check_trainers(const Mix& group, const std::vector<Trajectory>& base, Count
   }
 }
 
-TEST(ParityProduct, EveryRolloutEqualsEveryTrainer) {
+class ParityProduct : public testing::TestWithParam<std::tuple<int, bool>> {};
+
+TEST_P(ParityProduct, EveryRolloutEqualsEveryTrainer) {
   Counts counts;
-  for (const int model : {0, 1, 2, 3})
-    for (const bool bf16 : {false, true})
-      for (const double temperature : {1.0, 0.6})
-        for (const bool filtered : {false, true}) {
-          Mix group;
-          group.model = model, group.bf16 = bf16, group.temperature = temperature;
-          group.target = kernels::available_targets().back();
-          group.companions = 5, group.n = 3;
-          if (filtered) group.top_p = 0.9, group.top_k = 20, group.min_p = 0.02;
-          kernels::force_target(group.target);
-          const std::vector<Trajectory> base = rollout(*small_model(model, bf16), group);
-          check_rollouts(group, base, counts);
-          if (HasFatalFailure()) return;
-          check_trainers(group, base, counts);
-          if (HasFatalFailure()) return;
-          fmt::print("{}: {} rollouts, {} trainers so far\n", group.text(), counts.rollouts, counts.trainers);
-          std::fflush(stdout);
-        }
+  for (const double temperature : {1.0, 0.6})
+    for (const bool filtered : {false, true}) {
+      Mix group;
+      group.model = std::get<0>(GetParam()), group.bf16 = std::get<1>(GetParam()), group.temperature = temperature;
+      group.target = kernels::available_targets().back();
+      group.companions = 5, group.n = 3;
+      if (filtered) group.top_p = 0.9, group.top_k = 20, group.min_p = 0.02;
+      kernels::force_target(group.target);
+      const std::vector<Trajectory> base = rollout(*small_model(group.model, group.bf16), group);
+      check_rollouts(group, base, counts);
+      if (HasFatalFailure()) return;
+      check_trainers(group, base, counts);
+      if (HasFatalFailure()) return;
+    }
   fmt::print("{} rollouts ({} samples) and {} trainers ({} log-probs): all bits equal\n", counts.rollouts, counts.shared_samples,
              counts.trainers, counts.tokens);
+  std::fflush(stdout);
   kernels::force_target(kernels::available_targets().back());
 }
+
+INSTANTIATE_TEST_SUITE_P(Models, ParityProduct, testing::Combine(testing::Values(0, 1, 2, 3), testing::Bool()), [](const auto& p) {
+  const std::vector<std::string> models({"MoE", "dense", "Mixtral", "over_encoded"});
+  return models[static_cast<size_t>(std::get<0>(p.param))] + (std::get<1>(p.param) ? "_bf16" : "_fp32");
+});
 
 }  // namespace
 }  // namespace weft

@@ -5,6 +5,8 @@
 #include "weft/base/math.h"
 #include "weft/cli/weft.h"
 
+void add_own_algorithms(weft::Registry& registry);  // advantage_and_correction.cc
+
 namespace {
 
 // 1 for a completion that holds the ground truth, less 0.01 for each character more than that: "digits" or "digits:0.05".
@@ -47,5 +49,6 @@ int main(int argc, char** argv) {
     return std::make_unique<DigitsReward>(params.empty() ? 0.01 : std::stod(params));
   });
   registry.policy_losses["masked_ratio"] = {masked_ratio_loss};
+  add_own_algorithms(registry);
   return weft::main(argc, argv, registry);
 }

@@ -20,6 +20,7 @@ RecipeChoices choices(const Registry& registry) {
     if (losses.count(name) == 0) c.loss_modes.push_back(name);
   for (const auto& [name, fn] : registry.advantages)
     if (advantages.count(name) == 0) c.adv_estimators.push_back(name);
+  for (const auto& [name, fn] : registry.corrections) c.corrections.push_back(name);
   return c;
 }
 

@@ -5,6 +5,8 @@
 // Needs the whole step batch (normalisation spans it). Follows verl: log-ratios, and sums of them, are clamped at +-20.
 
 #include <cstdint>
+#include <functional>
+#include <map>
 #include <span>
 #include <string>
 #include <vector>
@@ -65,6 +67,12 @@ struct CorrectionResult {
 // Values outside the mask are never read.
 CorrectionResult rollout_correction(const PackedRows& rows, std::span<const double> old_log_probs,
                                     std::span<const double> rollout_log_probs, const CorrectionOptions& options);
+
+// A user's own weights, per token of packed rows (values outside the mask are not read), by the name that
+// algorithm.rollout_correction.rollout_is gives. They multiply the policy term; rejection and veto come before them.
+using CorrectionFn = std::function<std::vector<double>(const PackedRows& rows, std::span<const double> old_log_probs,
+                                                       std::span<const double> rollout_log_probs)>;
+using CorrectionRegistry = std::map<std::string, CorrectionFn>;
 
 // Off-policy sequence mask: per token 0 in rows with a negative mean advantage whose mean (reference - current) log-prob is above
 // `threshold`, 1 elsewhere. A factor of the weights: the rows stay in the denominators. reference: rollout log-probs, else old

@@ -77,7 +77,7 @@ TEST_F(GenerateTest, RewardsAreFilledInByName) {
   auto samples = sample();
   score(*make_rewards(recipe_, registry_), *source_, prompts_, samples);
   EXPECT_EQ(samples[3].trajectory.reward, 0.5);
-  EXPECT_EQ(samples[3].trajectory.rewards, (std::map<std::string, double>{{"test", 0.5}, {"test/seen", 2.0}}));
+  EXPECT_EQ(samples[3].trajectory.rewards, (std::map<std::string, double>{{"half", 0.5}, {"half/seen", 2.0}}));
   EXPECT_TRUE(samples[3].trajectory.reward_valid);
   EXPECT_FALSE(samples[5].trajectory.reward_valid) << "no reward applies";
   EXPECT_TRUE(samples[5].trajectory.rewards.empty());
@@ -89,8 +89,8 @@ TEST_F(GenerateTest, EvaluationAveragesBySource) {
   const auto rewards = make_rewards(recipe_, registry_);
   const Evaluation e = evaluate(*engine_, *source_, *rewards, validation_params(recipe_), 1, {});
   EXPECT_EQ(e.samples.size(), 10u);
-  EXPECT_EQ(e.metrics.find("val/even/test/mean@2"), 3.0);  // rows 1, 3, 5
-  EXPECT_EQ(e.metrics.find("val/odd/test/mean@2"), 3.0);   // rows 2, 4
+  EXPECT_EQ(e.metrics.find("val/even/index/mean@2"), 3.0);  // rows 1, 3, 5
+  EXPECT_EQ(e.metrics.find("val/odd/index/mean@2"), 3.0);   // rows 2, 4
   EXPECT_TRUE(e.metrics.find("val_response_length/mean"));
 }
 

@@ -78,10 +78,16 @@ void visit_actor(ConfigFields& f, ActorRecipe& a) {
   f.add("actor.clip_ratio_high", a.clip_ratio_high, "The ratio is clipped above 1 + this.").range(0, 1e6);
   f.add("actor.clip_ratio_c", a.clip_ratio_c, "Dual clip: bound of the ratio where the advantage is negative; 0: off, else > 1.")
       .range(0, 1e6);
+  f.add("actor.tau_pos", a.tau_pos, "sapo: temperature of the gate where the advantage is positive.").range(1e-6, 1e6);
+  f.add("actor.tau_neg", a.tau_neg, "sapo: temperature of the gate where it is not.").range(1e-6, 1e6);
+  f.add("actor.off_policy_mask_threshold", a.off_policy_mask_threshold,
+        "Leave the policy loss of responses with a negative advantage whose mean (rollout - current) log-prob is above this; 0: off.")
+      .range(0, 1e6);
   f.add("actor.use_kl_loss", a.use_kl_loss, "Add KL to the reference to the loss.");
   f.add("actor.kl_loss_coef", a.kl_loss_coef, "Weight of the KL in the loss.").range(0, 1e6);
   f.add("actor.kl_loss_type", a.kl_loss_type,
         "KL estimator: k1 = kl, k2 = mse, k3 = low_var_kl, abs; with + the gradient of k2.");
+  f.add("actor.kl_loss_unbiased", a.kl_loss_unbiased, "Multiply the KL in the loss by the ratio to the old policy, with its gradient.");
   f.add("actor.entropy_coeff", a.entropy_coeff, "Weight of the entropy bonus; entropy is a metric in any case.").range(0, 1e6);
   f.add("actor.router_aux_loss_coef", a.router_aux_loss_coef, "sft: weight of the router's load balancing loss; 0: off.")
       .range(0, 1e6);
@@ -106,11 +112,21 @@ void visit_algorithm(ConfigFields& f, AlgorithmRecipe& a) {
   f.add("algorithm.gamma", a.gamma, "Discount (reinforce_plus_plus).").range(0, 1);
   f.add("algorithm.use_kl_in_reward", a.use_kl_in_reward, "Subtract KL to the reference from the reward.");
   f.add("algorithm.kl_penalty", a.kl_penalty, "KL estimator in the reward; as actor.kl_loss_type.");
-  f.add("algorithm.kl_ctrl.type", a.kl_ctrl.type, "Control of the KL weight in the reward.").one_of({"fixed"});
+  f.add("algorithm.kl_ctrl.type", a.kl_ctrl.type, "Control of the KL weight in the reward.").one_of({"fixed", "adaptive"});
   f.add("algorithm.kl_ctrl.kl_coef", a.kl_ctrl.kl_coef, "Weight of the KL in the reward.").range(0, 1e6);
+  f.add("algorithm.kl_ctrl.target_kl", a.kl_ctrl.target_kl, "adaptive: the KL a token to hold.").positive();
+  f.add("algorithm.kl_ctrl.horizon", a.kl_ctrl.horizon, "adaptive: responses over which the weight follows [responses].").positive();
+  f.add("algorithm.filter_groups.enable", a.filter_groups.enable,
+        "Dynamic sampling: groups whose responses all have the same metric are replaced by those of further prompts.");
+  f.add("algorithm.filter_groups.metric", a.filter_groups.metric,
+        "What must differ within a group: reward (the weighted sum, before shaping and KL) or the name of one reward.");
+  f.add("algorithm.filter_groups.max_num_gen_batches", a.filter_groups.max_num_gen_batches,
+        "Batches generated for one step at most; then it goes on with the groups it has; 0: no bound [batches].")
+      .range(0, 1e6);
+  f.add("algorithm.teacher_kl_coef", a.teacher_kl_coef, "Weight of teacher - old log-prob in the advantages; needs teacher.path.")
+      .range(0, 1e6);
   RolloutCorrectionRecipe& c = a.rollout_correction;
-  f.add("algorithm.rollout_correction.rollout_is", c.rollout_is, "Importance weights for the gap between trainer and rollout.")
-      .one_of({"null", "token", "sequence", "geometric"});
+  f.add("algorithm.rollout_correction.rollout_is", c.rollout_is, "Importance weights for the gap between trainer and rollout: null, token, sequence, geometric.");
   f.add("algorithm.rollout_correction.rollout_is_threshold", c.rollout_is_threshold,
         "Weights are cut at this; \"low_high\" zeroes weights outside.")
       .accept_number();
@@ -120,6 +136,9 @@ void visit_algorithm(ConfigFields& f, AlgorithmRecipe& a) {
   f.add("algorithm.rollout_correction.rollout_rs_threshold", c.rollout_rs_threshold,
         "Bound of the statistic, \"low_high\" for k1; several joined by commas.")
       .accept_number();
+  f.add("algorithm.rollout_correction.rollout_token_veto_threshold", c.rollout_token_veto_threshold,
+        "A response with a token whose ratio is below this is left out whole; 0: off.")
+      .range(0, 1);
   f.add("algorithm.rollout_correction.bypass_mode", c.bypass_mode,
         "Take the rollout's log-probs as the old ones. auto: where parity promises that they are equal.")
       .one_of({"auto", "true", "false"});
@@ -133,6 +152,10 @@ void visit_reward(ConfigFields& f, RewardRecipe& r) {
   f.add(
       "reward.ground_truth_key", r.ground_truth_key,
       "Field with the ground truth, dotted. auto: the one present of reward_model.ground_truth, solution, answer, ground_truth.");
+  f.add("reward.overlong_buffer.enable", r.overlong_buffer.enable, "Punish responses that come near data.max_response_length.");
+  f.add("reward.overlong_buffer.len", r.overlong_buffer.len, "The last tokens before the limit, over which the punishment rises [tokens].")
+      .range(0, kMaxInt32);
+  f.add("reward.overlong_buffer.penalty_factor", r.overlong_buffer.penalty_factor, "Punishment at the limit.").range(0, 1e6);
   f.add("reward.timeout", r.timeout, "Longest time of one call of a reward [s].").range(0.001, 1e6);
   f.add("reward.workers", r.workers, "Processes that compute rewards; 0: one a thread.").range(0, 4096);
   f.add("reward.on_nan", r.on_nan, "A reward that is NaN stops the run, or its row is dropped from statistics and loss.")
@@ -185,6 +208,7 @@ void Recipe::visit(ConfigFields& f) {
       .one_of({"disabled", "R2", "R3"});
   visit_reward(f, reward);
   f.add("reference.path", reference_path, "Frozen model for KL; default: model.path.");
+  f.add("teacher.path", teacher_path, "Frozen teacher with the same tokenizer, for on-policy distillation; none: off.");
   f.add("sft.max_length", sft.max_length, "Longest row [tokens]; a longer one is an error.").range(2, kMaxInt32);
   f.add("sft.completion_only_loss", sft.completion_only_loss, "Learn completions and assistant turns only; false: every token.");
   visit_trainer(f, trainer);

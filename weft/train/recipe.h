@@ -79,10 +79,13 @@ struct ActorRecipe {
   bool shuffle = false;
   int64_t max_tokens_per_micro_batch = 16384;
   double clip_ratio_low = 0.2, clip_ratio_high = 0.2, clip_ratio_c = 3.0;
+  double tau_pos = 1.0, tau_neg = 1.05;
+  double off_policy_mask_threshold = 0.0;
   std::string loss_mode = "vanilla", loss_agg_mode = "token-mean";
   bool use_kl_loss = false;
   double kl_loss_coef = 0.001;
   std::string kl_loss_type = "low_var_kl";
+  bool kl_loss_unbiased = false;
   double entropy_coeff = 0.0;
   double router_aux_loss_coef = 0.0;
   bool recompute = false;
@@ -93,6 +96,14 @@ struct ActorRecipe {
 struct KlCtrlRecipe {
   std::string type = "fixed";
   double kl_coef = 0.001;
+  double target_kl = 0.1;
+  double horizon = 10000;
+};
+
+struct FilterGroupsRecipe {
+  bool enable = false;
+  std::string metric = "reward";
+  int64_t max_num_gen_batches = 0;
 };
 
 struct RolloutCorrectionRecipe {
@@ -101,6 +112,7 @@ struct RolloutCorrectionRecipe {
   bool rollout_is_batch_normalize = false;
   std::string rollout_rs = "null";
   std::string rollout_rs_threshold;
+  double rollout_token_veto_threshold = 0.0;
   std::string bypass_mode = "auto";
 };
 
@@ -112,7 +124,15 @@ struct AlgorithmRecipe {
   bool use_kl_in_reward = false;
   std::string kl_penalty = "kl";
   KlCtrlRecipe kl_ctrl;
+  FilterGroupsRecipe filter_groups;
+  double teacher_kl_coef = 1.0;
   RolloutCorrectionRecipe rollout_correction;
+};
+
+struct OverlongBufferRecipe {
+  bool enable = false;
+  int64_t len = 0;
+  double penalty_factor = 1.0;
 };
 
 struct RewardRecipe {
@@ -123,6 +143,7 @@ struct RewardRecipe {
   std::string ground_truth_key = "auto";
   double timeout = 60.0;
   int64_t workers = 0;  // resolved by the pool: threads
+  OverlongBufferRecipe overlong_buffer;
   std::string on_nan = "stop";
   std::string python = "python3";
 };
@@ -157,6 +178,7 @@ struct Recipe {
   std::string router_replay_mode = "disabled";
   RewardRecipe reward;
   std::string reference_path;  // resolved: model.path
+  std::string teacher_path;    // none: no distillation
   SftRecipe sft;
   TrainerRecipe trainer;
 
@@ -170,6 +192,7 @@ struct Recipe {
 struct RecipeChoices {
   std::vector<std::string> loss_modes;      // beside the built-in ones of weft/rl
   std::vector<std::string> adv_estimators;  // beside grpo, rloo, ...
+  std::vector<std::string> corrections;     // beside token, sequence, geometric
 };
 
 // Names of TRL, verl, vLLM and torchtitan, and keys of ours whose feature is not built yet.

@@ -75,6 +75,11 @@ const std::map<std::string, std::string, std::less<>> kAliases = {
     {"assistant_only_loss", "sft.completion_only_loss"},
     {"router_aux_loss_coef", "actor.router_aux_loss_coef"},
     {"ref_model", "reference.path"},
+    {"teacher_model_name_or_path", "teacher.path"},
+    {"sapo_temperature_pos", "actor.tau_pos"},
+    {"sapo_temperature_neg", "actor.tau_neg"},
+    {"use_bias_correction_kl", "actor.kl_loss_unbiased"},
+    {"off_policy_mask_threshold", "actor.off_policy_mask_threshold"},
     // verl; leaf names under their sections are found without this table
     {"actor_rollout_ref.model.path", "model.path"},
     {"actor_rollout_ref.ref.model.path", "reference.path"},
@@ -105,6 +110,14 @@ const std::map<std::string, std::string, std::less<>> kAliases = {
     {"apply_chat_template_kwargs", "data.chat_template_kwargs"},
     {"gpu_memory_utilization", "rollout.kv_cache_tokens [tokens]"},
     {"kl_ctrl.kl_coef", "algorithm.kl_ctrl.kl_coef"},
+    {"policy_loss.tau_pos", "actor.tau_pos"},
+    {"policy_loss.tau_neg", "actor.tau_neg"},
+    {"actor.policy_loss.tau_pos", "actor.tau_pos"},
+    {"actor.policy_loss.tau_neg", "actor.tau_neg"},
+    {"reward_model.overlong_buffer.enable", "reward.overlong_buffer.enable"},
+    {"reward_model.overlong_buffer.len", "reward.overlong_buffer.len"},
+    {"reward_model.overlong_buffer.penalty_factor", "reward.overlong_buffer.penalty_factor"},
+    {"distillation", "teacher.path and algorithm.teacher_kl_coef"},
     {"lam", "nothing: GAE needs a critic, which is not built yet"},
     {"critic", "nothing: a critic is not built yet"},
     {"custom_reward_function.path", "reward.funcs = [\"PATH:NAME\"]"},
@@ -170,7 +183,6 @@ const std::map<std::string, std::string, std::less<>> kAliases = {
 };
 
 const char kMesh[] = "meshes beyond one rank are not built yet; leave it out";
-const char kSampling[] = "dynamic sampling is not built yet; groups with equal rewards have advantage 0";
 const char kServer[] = "weft serve is not built yet";
 const char kTurns[] = "tools and environments of several turns are not built yet";
 const char kLoss[] = "this loss is not built yet";
@@ -191,7 +203,6 @@ const std::map<std::string, std::string, std::less<>> kNotBuiltYet = {
     {"trainer.nnodes", kMesh},
     {"trainer.n_gpus_per_node", kMesh},
     {"comm", "communication settings are for several ranks, which are not built yet"},
-    {"algorithm.filter_groups", kSampling},
     {"server", kServer},
     {"rollout.multi_turn", kTurns},
     {"actor_rollout_ref.rollout.multi_turn", kTurns},
@@ -206,17 +217,12 @@ const std::map<std::string, std::string, std::less<>> kNotBuiltYet = {
     {"lora", "LoRA is not built yet"},
     {"model.lora_rank", "LoRA is not built yet"},
     {"peft_config", "LoRA is not built yet"},
-    {"distillation", "on-policy distillation is not built yet"},
-    {"teacher", "on-policy distillation is not built yet"},
-    {"reward.overlong_buffer", "overlong shaping is not built yet; see the length reward"},
     {"critic", kCritic},
     {"algorithm.lam", kCritic},
     {"algorithm.adv_estimator=gae", kCritic},
-    {"algorithm.adv_estimator=remax", "the greedy baseline of ReMax is not built yet"},
     {"algorithm.adv_estimator=optimal_token_baseline", "this estimator is not built yet"},
     {"algorithm.adv_estimator=grpo_passk", "this estimator is not built yet"},
     {"algorithm.adv_estimator=gdpo", "this estimator is not built yet"},
-    {"algorithm.kl_ctrl.type=adaptive", "the adaptive KL controller is not built yet"},
     {"actor.loss_mode=clip_cov", kLoss},
     {"actor.loss_mode=kl_cov", kLoss},
     {"actor.loss_mode=dppo_tv", kLoss},

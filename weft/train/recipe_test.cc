@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <filesystem>
 #include <fstream>
 #include <set>
 #include <sstream>
@@ -164,13 +165,12 @@ TEST(Recipe, NamesOfOtherFrameworksAreAnswered) {
 
 TEST(Recipe, WhatIsNotBuiltYetSaysSo) {
   EXPECT_THAT(override_error("actor.mesh=fsdp=2"), HasSubstr("not built yet"));
-  EXPECT_THAT(override_error("algorithm.filter_groups.enable=true"), HasSubstr("dynamic sampling is not built yet"));
   EXPECT_THAT(override_error("server.port=8000"), HasSubstr("weft serve is not built yet"));
   EXPECT_THAT(override_error("rollout.multi_turn.max_assistant_turns=3"), HasSubstr("not built yet"));
   EXPECT_THAT(override_error("actor.loss_mode=clip_cov"), HasSubstr("not built yet"));
   EXPECT_THAT(override_error("algorithm.adv_estimator=gae"), HasSubstr("critic is not built yet"));
   EXPECT_THAT(override_error("trainer.logger=[console,wandb]"), HasSubstr("TensorBoard"));
-  EXPECT_THAT(error_of("[algorithm.filter_groups]\nenable = true"), HasSubstr("dir/my_run.toml:1:12"));
+  EXPECT_THAT(error_of("[rollout.multi_turn]\nenable = true"), HasSubstr("dir/my_run.toml:1:10"));
 }
 
 TEST(Recipe, ContradictionsNameTheirKeys) {
@@ -227,8 +227,39 @@ TEST(Recipe, EachCommandAsksForItsOwnKeys) {
 
 TEST(Recipe, UserRegistriesAddNames) {
   const Recipe r = parse_recipe(kSmallest, "r.toml", {"actor.loss_mode=mine"}, RecipeUse::kTrain,
-                                {.loss_modes = {"mine"}, .adv_estimators = {}});
+                                {.loss_modes = {"mine"}, .adv_estimators = {}, .corrections = {}});
   EXPECT_EQ(r.actor.loss_mode, "mine");
+  EXPECT_EQ(parse_recipe(kSmallest, "r.toml", {"algorithm.rollout_correction.rollout_is=soft"}, RecipeUse::kTrain,
+                         {.loss_modes = {}, .adv_estimators = {}, .corrections = {"soft"}})
+                .algorithm.rollout_correction.rollout_is,
+            "soft");
+}
+
+TEST(Recipe, ShippedRecipesAreValid) {
+  int count = 0;
+  for (const auto& file : std::filesystem::recursive_directory_iterator(WEFT_SOURCE_DIR "/recipes")) {
+    if (file.path().extension() != ".toml") continue;
+    const bool sft = file.path().stem().string().ends_with("_sft");
+    EXPECT_NO_THROW(load_recipe(file.path().string(), {}, sft ? RecipeUse::kSft : RecipeUse::kTrain)) << file.path();
+    ++count;
+  }
+  EXPECT_GT(count, 15);
+}
+
+TEST(Recipe, AlgorithmsThatNeedEachOther) {
+  const std::pair<std::vector<std::string>, const char*> cases[] = {
+      {{"algorithm.rollout_correction.rollout_is=tokn"}, "did you mean \"token\""},
+      {{"algorithm.filter_groups.enable=true", "algorithm.filter_groups.metric=acc"}, "reward"},
+      {{"algorithm.filter_groups.enable=true", "rollout.n=1", "algorithm.adv_estimator=remax"}, "group of one"},
+      {{"reward.overlong_buffer.enable=true"}, "reward.overlong_buffer.len = 0"},
+      {{"actor.kl_loss_unbiased=true"}, "actor.use_kl_loss"},
+      {{"algorithm.kl_ctrl.type=adaptive"}, "algorithm.use_kl_in_reward"},
+      {{"algorithm.adv_estimator=gae"}, "critic"},
+      {{"actor.loss_mode=gmpo", "actor.loss_agg_mode=token-mean"}, "seq-mean-token-mean"},
+      {{"reward_model.overlong_buffer.len=4"}, "reward.overlong_buffer.len"},
+      {{"use_bias_correction_kl=true"}, "actor.kl_loss_unbiased"},
+  };
+  for (const auto& [overrides, expected] : cases) EXPECT_THAT(error_of(kSmallest, overrides), HasSubstr(expected)) << overrides[0];
 }
 
 TEST(Recipe, LogitBiasIsSortedById) {

@@ -112,21 +112,24 @@ void validate_rl(const Recipe& r, const RecipeChoices& choices) {
   if (const auto found = registry.find(r.actor.loss_mode); found != registry.end()) {
     const PolicyParams params{.clip_ratio_low = r.actor.clip_ratio_low,
                               .clip_ratio_high = r.actor.clip_ratio_high,
-                              .clip_ratio_c = r.actor.clip_ratio_c};
+                              .clip_ratio_c = r.actor.clip_ratio_c,
+                              .tau_pos = r.actor.tau_pos,
+                              .tau_neg = r.actor.tau_neg};
     by_rl("actor.loss_mode",
           [&] { check_policy_params(found->first, found->second, params, parse_aggregation_mode(r.actor.loss_agg_mode)); });
   }
   std::vector<std::string> estimators;
-  // gae needs a critic and remax a greedy sample of each prompt; weft train makes neither.
+  // gae needs a critic, which weft train does not have yet.
   for (const auto& [name, fn] : builtin_advantages())
-    if (name != "gae" && name != "remax") estimators.push_back(name);
+    if (name != "gae") estimators.push_back(name);
   require_known("algorithm.adv_estimator", r.algorithm.adv_estimator, estimators, choices.adv_estimators);
-  if (r.rollout.n == 1 && r.algorithm.adv_estimator != "reinforce_plus_plus" &&
+  if (r.rollout.n == 1 && r.teacher_path.empty() && r.algorithm.adv_estimator != "reinforce_plus_plus" &&
+      r.algorithm.adv_estimator != "remax" &&
       std::find(choices.adv_estimators.begin(), choices.adv_estimators.end(), r.algorithm.adv_estimator) ==
           choices.adv_estimators.end())
     refuse(
-        fmt::format("rollout.n = 1 with algorithm.adv_estimator = \"{}\": a group of one has advantage 0; use rollout.n >= 2 or "
-                    "reinforce_plus_plus",
+        fmt::format("rollout.n = 1 with algorithm.adv_estimator = \"{}\": a group of one has advantage 0; use rollout.n >= 2, "
+                    "reinforce_plus_plus or remax",
                     r.algorithm.adv_estimator));
 
   const std::string& bypass = r.algorithm.rollout_correction.bypass_mode;
@@ -143,7 +146,27 @@ void validate_rl(const Recipe& r, const RecipeChoices& choices) {
     refuse("actor.use_kl_loss and algorithm.use_kl_in_reward would count the KL twice; use one");
   by_rl("actor.kl_loss_type", [&] { (void)parse_kl_kind(r.actor.kl_loss_type); });
   by_rl("algorithm.kl_penalty", [&] { (void)parse_kl_kind(r.algorithm.kl_penalty); });
+  const FilterGroupsRecipe& filter = r.algorithm.filter_groups;
+  if (filter.enable) {
+    if (r.rollout.n == 1) refuse("algorithm.filter_groups.enable = true with rollout.n = 1: a group of one has nothing to differ from");
+    std::vector<std::string> metrics = r.reward.funcs;
+    if (!r.reward.command.empty()) metrics.push_back("command");
+    metrics.push_back("reward");
+    // Rewards name themselves (my.py:fn is fn), so a part of funcs will do.
+    const bool known = std::any_of(metrics.begin(), metrics.end(), [&](const std::string& name) {
+      return name == filter.metric || name.ends_with(":" + filter.metric);
+    });
+    if (!known) require_known("algorithm.filter_groups.metric", filter.metric, metrics, {});
+  }
+  const OverlongBufferRecipe& overlong = r.reward.overlong_buffer;
+  if (overlong.enable && (overlong.len < 1 || overlong.len > r.data.max_response_length))
+    refuse(fmt::format("reward.overlong_buffer.len = {} must be from 1 to data.max_response_length = {}", overlong.len,
+                       r.data.max_response_length));
+  if (r.actor.kl_loss_unbiased && !r.actor.use_kl_loss) refuse("actor.kl_loss_unbiased = true needs actor.use_kl_loss = true");
+  if (r.algorithm.kl_ctrl.type == "adaptive" && !r.algorithm.use_kl_in_reward)
+    refuse("algorithm.kl_ctrl.type = \"adaptive\" controls the KL in the reward: set algorithm.use_kl_in_reward = true");
   const RolloutCorrectionRecipe& c = r.algorithm.rollout_correction;
+  require_known("algorithm.rollout_correction.rollout_is", c.rollout_is, {"null", "token", "sequence", "geometric"}, choices.corrections);
   by_rl("algorithm.rollout_correction.rollout_is_threshold", [&] {
     CorrectionOptions options;
     parse_importance_threshold(c.rollout_is_threshold, &options);

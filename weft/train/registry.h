@@ -1,5 +1,5 @@
 #pragma once
-// What a program adds to weft without a fork: rewards, policy losses, advantages, model families (docs/extending.md).
+// What a program adds to weft without a fork: rewards, policy losses, advantages, corrections, model families (docs/extending.md).
 //
 //   int main(int argc, char** argv) {
 //     weft::Registry registry;
@@ -13,6 +13,7 @@
 #include "weft/env/reward_registry.h"
 #include "weft/model/families.h"
 #include "weft/rl/advantage.h"
+#include "weft/rl/correction.h"
 #include "weft/rl/policy_loss.h"
 
 namespace weft {
@@ -21,6 +22,7 @@ struct Registry {
   RewardRegistry rewards;
   PolicyLossRegistry policy_losses = builtin_policy_losses();
   AdvantageRegistry advantages = builtin_advantages();
+  CorrectionRegistry corrections;  // beside token, sequence and geometric
   std::vector<Family> families;  // beside the built-in ones
 };
 

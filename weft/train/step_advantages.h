@@ -8,8 +8,9 @@
 
 namespace weft {
 
-// Fills data.advantages, masks and weights from its samples, old_log_probs and ref_log_probs (empty: no reference), with their metrics:
-// the mask of what is trained, the rollout correction, KL in the reward with coefficient kl_coef, the recipe's advantage estimator.
+// Fills data.advantages, masks, weights and reference_kl from its samples, baselines and log-probs (of the reference and the teacher:
+// empty where there is none), with their metrics. In this order: the mask of what is trained, overlong punishment, the rollout correction,
+// KL in the reward with coefficient kl_coef, the recipe's advantage estimator, distillation.
 void compute_advantages(const Recipe& recipe, const Registry& registry, double kl_coef, StepData& data, MetricsRow& row);
 
 }  // namespace weft

@@ -110,8 +110,8 @@ inline RewardValue reward_value(double value) {
 class TestReward : public RewardFunction {
  public:
   using Score = std::function<RewardValue(const RewardRequest&)>;
-  explicit TestReward(Score score) : score_(std::move(score)) {}
-  std::string name() const override { return "test"; }
+  TestReward(std::string name, Score score) : name_(std::move(name)), score_(std::move(score)) {}
+  std::string name() const override { return name_; }
   std::vector<RewardValue> score(std::span<const RewardRequest> requests) override {
     std::vector<RewardValue> out;
     for (const RewardRequest& r : requests) out.push_back(score_(r));
@@ -119,6 +119,7 @@ class TestReward : public RewardFunction {
   }
 
  private:
+  std::string name_;
   Score score_;
 };
 
@@ -144,7 +145,7 @@ class RunTest : public testing::Test {
   }
 
   void add_reward(const std::string& name, TestReward::Score score) {
-    registry_.rewards.add(name, [score](const std::string&) { return std::make_unique<TestReward>(score); });
+    registry_.rewards.add(name, [name, score](const std::string&) { return std::make_unique<TestReward>(name, score); });
   }
 
   // The smallest recipe, small overrides, then the test's.

@@ -10,6 +10,7 @@
 #include "weft/base/random.h"
 #include "weft/base/signals.h"
 #include "weft/base/threads.h"
+#include "weft/rl/dapo.h"
 #include "weft/rl/grpo.h"
 #include "weft/rl/kl.h"
 #include "weft/train/evaluate.h"
@@ -25,6 +26,20 @@ namespace {
 constexpr const char* kValidationDue = "validation_due";
 // StepUnderWay::sums: metrics of the step that its remaining updates cannot compute again.
 constexpr std::string_view kMetricPrefix = "metric/";
+// What else a step under way needs: batches of prompts taken from the data, rewards of greedy responses.
+constexpr const char* kBatches = "batches";
+constexpr std::string_view kBaselinePrefix = "baseline/";
+
+// What must differ within a group, by sample; NaN: this sample has none.
+std::vector<double> filter_metric(const std::vector<ScoredSample>& samples, const std::string& metric) {
+  std::vector<double> out;
+  for (const ScoredSample& s : samples) {
+    const Trajectory& t = s.trajectory;
+    const auto it = t.rewards.find(metric);
+    out.push_back(metric == "reward" ? (t.reward_valid ? t.reward : NAN) : it != t.rewards.end() ? it->second : NAN);
+  }
+  return out;
+}
 
 }  // namespace
 
@@ -74,10 +89,12 @@ Trainer::Trainer(Recipe recipe, const Registry& registry)
   total_steps_ = recipe_.trainer.total_training_steps > 0 ? recipe_.trainer.total_training_steps
                                                           : recipe_.trainer.total_epochs * (rows / batch);
   rewards_ = make_rewards(recipe_, registry);
-  if (recipe_.needs_reference()) {
-    reference_ = std::make_unique<LoadedModel>(load_model(recipe_.reference_path, dtype, recipe_.trainer.device, registry.families));
-    for (nn::Parameter* p : reference_->model->parameters()) p->set_trainable(false);
-  }
+  if (recipe_.needs_reference()) reference_ = load_frozen(recipe_.reference_path, dtype);
+  if (!recipe_.teacher_path.empty()) teacher_ = load_frozen(recipe_.teacher_path, dtype);
+  const std::vector<std::string>& names = rewards_->names();
+  const std::string& metric = recipe_.algorithm.filter_groups.metric;
+  if (recipe_.algorithm.filter_groups.enable && metric != "reward" && std::find(names.begin(), names.end(), metric) == names.end())
+    throw UsageError(fmt::format("algorithm.filter_groups.metric = \"{}\": the rewards are {}", metric, fmt::join(names, ", ")));
   const int64_t updates_a_step = (batch + recipe_.actor.mini_batch_size - 1) / recipe_.actor.mini_batch_size * recipe_.actor.ppo_epochs;
   optimizer_ = std::make_unique<Optimizer>(actor_->model->parameters(), recipe_.actor.optim, total_steps_ * updates_a_step);
   engine_ = make_engine(recipe_, *actor_, *tokenizer_, replay_ == RouterReplayMode::kR3 || recipe_.trainer.parity == "require");
@@ -86,6 +103,27 @@ Trainer::Trainer(Recipe recipe, const Registry& registry)
 }
 
 Trainer::~Trainer() = default;
+
+// Token ids must mean the same to it.
+std::unique_ptr<LoadedModel> Trainer::load_frozen(const std::string& path, std::optional<DType> dtype) const {
+  auto model = std::make_unique<LoadedModel>(load_model(path, dtype, recipe_.trainer.device, registry_.families));
+  for (nn::Parameter* p : model->model->parameters()) p->set_trainable(false);
+  const int64_t ours = actor_->model->config().vocab_size, theirs = model->model->config().vocab_size;
+  if (ours != theirs)
+    throw UsageError(fmt::format("{} has {} vocabulary entries, {} has {}: they cannot share token ids", model->dir, theirs, actor_->dir, ours));
+  if (model->dir == actor_->dir) return model;
+  if (!std::filesystem::exists(model->dir + "/tokenizer.json")) {
+    log_warn("{} has no tokenizer.json: taking its token ids for those of {}", model->dir, actor_->dir);
+    return model;
+  }
+  const Tokenizer other = Tokenizer::load(model->dir);
+  const auto spelling = [](const Tokenizer& t, int32_t id) { return t.decode(std::vector<int32_t>{id}, false); };
+  for (int32_t id = 0; id < static_cast<int32_t>(std::max(other.vocab_size(), tokenizer_->vocab_size())); ++id)
+    if (spelling(other, id) != spelling(*tokenizer_, id))
+      throw UsageError(fmt::format("{} and {} have different tokenizers: token {} is \"{}\" in one and \"{}\" in the other", model->dir,
+                                   actor_->dir, id, spelling(other, id), spelling(*tokenizer_, id)));
+  return model;
+}
 
 // Trainer and rollout share weights, kernels and param_dtype here; R2 replays what the old-log-prob pass records, so it needs the pass.
 bool Trainer::parity_promised() const { return recipe_.trainer.device == "cpu" && replay_ != RouterReplayMode::kR2; }
@@ -146,15 +184,22 @@ void Trainer::step() {
   data.step = progress_.step + 1;
   const DatasetCursor before = sampler_->cursor();
   const bool resumed = progress_.under_way.has_value();
-  for (int64_t i : sampler_->next_batch(recipe_.data.train_batch_size))
-    data.prompts.push_back(train_->prompt(train_->rows()[static_cast<size_t>(i)]));
   progress_.cursor = before;
   try {
     if (resumed) {
       StepUnderWay& u = *progress_.under_way;
       const size_t n = static_cast<size_t>(recipe_.rollout.n);
-      if (u.trajectories.size() != data.prompts.size() * n)
+      const auto batches = u.sums.find(kBatches);
+      data.batches = batches != u.sums.end() ? static_cast<int64_t>(batches->second) : 1;
+      for (int64_t i = 0; i < data.batches; ++i) sampler_->next_batch(recipe_.data.train_batch_size);
+      if (u.trajectories.empty() || u.trajectories.size() % n != 0 ||
+          (!recipe_.algorithm.filter_groups.enable && u.trajectories.size() != static_cast<size_t>(recipe_.data.train_batch_size) * n))
         throw ValueError("the checkpoint's step under way does not fit data.train_batch_size and rollout.n of this recipe");
+      for (size_t i = 0; i < u.trajectories.size(); i += n) data.prompts.push_back(train_->prompt(u.trajectories[i].dataset_row));
+      for (size_t i = 0; i < data.prompts.size() && recipe_.algorithm.adv_estimator == "remax"; ++i) {
+        const auto it = u.sums.find(fmt::format("{}{}", kBaselinePrefix, i));
+        data.baselines.push_back(it != u.sums.end() ? it->second : NAN);
+      }
       for (Trajectory& t : u.trajectories) {
         std::string text = tokenizer_->decode(t.response_ids, true);
         data.samples.push_back({std::move(t), std::move(text)});
@@ -184,6 +229,12 @@ void Trainer::step() {
     const bool updating = !data.samples.empty() && !data.old_log_probs.empty();
     stop(e.what(), updating ? &data : nullptr);
   }
+  if (recipe_.algorithm.kl_ctrl.type == "adaptive") {
+    const KlCtrlRecipe& k = recipe_.algorithm.kl_ctrl;
+    AdaptiveKlController controller(kl_coef_, k.target_kl, k.horizon);
+    controller.update(data.reference_kl, static_cast<double>(data.samples.size()));
+    kl_coef_ = controller.coef();
+  }
   progress_.step = data.step;
   progress_.cursor = sampler_->cursor();
   timer.finish(data.samples, row);
@@ -210,13 +261,65 @@ void Trainer::stop(const std::string& why, const StepData* under_way) {
 void Trainer::generate_step(StepData& data) {
   engine_->set_weight_version(progress_.weight_version);
   const uint64_t seed = hash_combine(static_cast<uint64_t>(recipe_.rollout.seed), static_cast<uint64_t>(data.step));
-  const int64_t before = engine_->tokens_generated();
-  data.samples = generate(*engine_, data.prompts, training_params(recipe_), seed, [&](int64_t done, int64_t total) {
-    bar_->update(progress_.step, fmt::format("step {}: {}/{} samples", data.step, done, total));
-  });
+  const int64_t before = engine_->tokens_generated(), wanted = recipe_.data.train_batch_size;
+  const size_t n = static_cast<size_t>(recipe_.rollout.n);
+  const FilterGroupsRecipe& filter = recipe_.algorithm.filter_groups;
+  DynamicSampling sampling(wanted, filter.max_num_gen_batches);
+  for (auto next = DynamicSampling::Next::kGenerate; next == DynamicSampling::Next::kGenerate; ++data.batches) {
+    std::vector<Prompt> prompts;
+    for (int64_t i : sampler_->next_batch(wanted)) prompts.push_back(train_->prompt(train_->rows()[static_cast<size_t>(i)]));
+    // A small data set may give a prompt twice in a step: its next group is another one.
+    const uint64_t batch_seed = data.batches == 0 ? seed : hash_combine(seed, static_cast<uint64_t>(data.batches));
+    std::vector<ScoredSample> samples =
+        generate(*engine_, prompts, training_params(recipe_), batch_seed, [&](int64_t done, int64_t total) {
+          bar_->update(progress_.step, data.batches == 0 ? fmt::format("step {}: {}/{} samples", data.step, done, total)
+                                                         : fmt::format("step {}: batch {}: {}/{} samples, {}/{} groups", data.step,
+                                                                       data.batches + 1, done, total, data.prompts.size(), wanted));
+        });
+    score(*rewards_, *train_, prompts, samples);
+    std::vector<uint8_t> kept(samples.size(), 1);
+    if (filter.enable) {
+      std::vector<int64_t> groups;
+      for (size_t i = 0; i < samples.size(); ++i) groups.push_back(static_cast<int64_t>(i / n));
+      kept = keep_informative_groups(filter_metric(samples, filter.metric), groups);
+    }
+    int64_t groups = 0;
+    for (size_t p = 0; p < prompts.size(); ++p) {
+      if (!kept[p * n]) continue;
+      ++groups;
+      if (static_cast<int64_t>(data.prompts.size()) == wanted) continue;
+      data.prompts.push_back(std::move(prompts[p]));
+      for (size_t i = p * n; i < (p + 1) * n; ++i) data.samples.push_back(std::move(samples[i]));
+    }
+    next = sampling.add(groups, static_cast<int64_t>(prompts.size()));
+  }
+  if (data.prompts.empty())
+    throw ValueError(fmt::format("no group of step {} has responses that differ in \"{}\", in {} batches of {} prompts "
+                                 "(algorithm.filter_groups): other data, a higher rollout.temperature or a larger rollout.n would help",
+                                 data.step, filter.metric, data.batches, wanted));
   data.carried.set("rollout/tokens", static_cast<double>(engine_->tokens_generated() - before));
-  score(*rewards_, *train_, data.prompts, data.samples);
+  if (filter.enable) {
+    data.carried.set("filter_groups/batches", static_cast<double>(data.batches));
+    data.carried.set("filter_groups/kept_share", static_cast<double>(sampling.kept()) / static_cast<double>(sampling.generated()));
+  }
+  if (recipe_.algorithm.adv_estimator == "remax") add_baselines(data, seed);
   data.index();
+}
+
+void Trainer::add_baselines(StepData& data, uint64_t seed) {
+  SamplingParams greedy = training_params(recipe_);
+  greedy.n = 1;
+  greedy.temperature = 0;
+  std::vector<ScoredSample> samples = generate(*engine_, data.prompts, greedy, seed, [&](int64_t done, int64_t total) {
+    bar_->update(progress_.step, fmt::format("step {}: {}/{} greedy responses", data.step, done, total));
+  });
+  score(*rewards_, *train_, data.prompts, samples);
+  double sum = 0, count = 0;
+  for (const ScoredSample& s : samples) {
+    data.baselines.push_back(s.trajectory.reward_valid ? s.trajectory.reward : NAN);
+    if (s.trajectory.reward_valid) sum += s.trajectory.reward, count += 1;
+  }
+  data.carried.set("reward/greedy_baseline", count > 0 ? sum / count : 0.0);
 }
 
 // At least one whole trajectory and 1 % of tokens; which ones is drawn from the step.
@@ -253,6 +356,8 @@ void Trainer::compute_log_probs(StepData& data) {
       }
     }
   };
+  // The teacher's are not saved with a step under way: they are computed again, bit for bit.
+  if (data.teacher_log_probs.empty() && teacher_) forward_all(*teacher_->model, actor_options(false), data.teacher_log_probs);
   if (data.ref_log_probs.empty() && reference_) forward_all(*reference_->model, actor_options(false), data.ref_log_probs);
   if (data.old_log_probs.empty()) {
     const std::string& bypass = recipe_.algorithm.rollout_correction.bypass_mode;
@@ -276,6 +381,8 @@ void Trainer::update(StepData& data, MetricsRow& row) {
   params.clip_ratio_low = recipe_.actor.clip_ratio_low;
   params.clip_ratio_high = recipe_.actor.clip_ratio_high;
   params.clip_ratio_c = recipe_.actor.clip_ratio_c;
+  params.tau_pos = recipe_.actor.tau_pos;
+  params.tau_neg = recipe_.actor.tau_neg;
   const AggregationMode mode = parse_aggregation_mode(recipe_.actor.loss_agg_mode);
   check_policy_params(recipe_.actor.loss_mode, loss, params, mode);
   const bool replay = replay_ != RouterReplayMode::kDisabled;
@@ -298,7 +405,8 @@ void Trainer::update(StepData& data, MetricsRow& row) {
     options.mode = mode;
     options.max_length = static_cast<double>(recipe_.data.max_response_length);
     options.use_kl_loss = recipe_.actor.use_kl_loss;
-    options.kl = {parse_kl_kind(recipe_.actor.kl_loss_type), recipe_.actor.kl_loss_coef, false};
+    options.kl = {parse_kl_kind(recipe_.actor.kl_loss_type), recipe_.actor.kl_loss_coef, recipe_.actor.kl_loss_unbiased};
+    options.off_policy_mask_threshold = recipe_.actor.off_policy_mask_threshold;
     options.entropy_coeff = recipe_.actor.entropy_coeff;
     options.max_tokens_per_micro_batch = recipe_.actor.max_tokens_per_micro_batch;
     UpdateSums sums = accumulate_gradients(*actor_->model, context, options);
@@ -327,6 +435,9 @@ void Trainer::save(const StepData* under_way) {
     u.updates_done = under_way->updates_done;
     u.sums = under_way->sums.values();
     for (const auto& [name, value] : under_way->carried.entries()) u.sums[std::string(kMetricPrefix) + name] = value;
+    u.sums[kBatches] = static_cast<double>(under_way->batches);
+    for (size_t i = 0; i < under_way->baselines.size(); ++i)
+      if (!std::isnan(under_way->baselines[i])) u.sums[fmt::format("{}{}", kBaselinePrefix, i)] = under_way->baselines[i];
     progress_.under_way = std::move(u);
   }
   save_checkpoint(run_dir_->checkpoints(), *actor_, *optimizer_, progress_, recipe_.trainer.max_ckpt_to_keep);

@@ -36,7 +36,11 @@ class Trainer {
 
  private:
   void step();
+  // Prompts from the data, their samples and rewards; with dynamic sampling, until enough groups differ.
   void generate_step(StepData& data);
+  // The reward of each prompt's greedy response, for ReMax.
+  void add_baselines(StepData& data, uint64_t seed);
+  std::unique_ptr<LoadedModel> load_frozen(const std::string& path, std::optional<DType> dtype) const;
   void check_step_parity(StepData& data);
   // Those of the reference, and of the weights before the first update where the rollout's own do not serve.
   void compute_log_probs(StepData& data);
@@ -54,7 +58,7 @@ class Trainer {
 
   Recipe recipe_;
   const Registry& registry_;
-  std::unique_ptr<LoadedModel> actor_, reference_;
+  std::unique_ptr<LoadedModel> actor_, reference_, teacher_;
   std::optional<Tokenizer> tokenizer_;
   std::unique_ptr<PromptSource> train_, val_;
   std::unique_ptr<DatasetSampler> sampler_;

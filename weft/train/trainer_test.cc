@@ -199,9 +199,12 @@ TEST_P(StopTest, BetweenUpdatesThenResumeEqualsARunThatNeverStopped) {
 using Words = std::vector<std::string>;
 INSTANTIATE_TEST_SUITE_P(Modes, StopTest,
                          testing::Values(Words{}, Words{"router_replay.mode=R3", "actor.use_kl_loss=true"},
-                                         Words{"router_replay.mode=R2", "algorithm.use_kl_in_reward=true"}),
+                                         Words{"router_replay.mode=R2", "algorithm.use_kl_in_reward=true"},
+                                         Words{"algorithm.filter_groups.enable=true", "algorithm.adv_estimator=remax",
+                                               "algorithm.use_kl_in_reward=true", "algorithm.kl_ctrl.type=adaptive",
+                                               "algorithm.kl_ctrl.horizon=20", "teacher.path=" + tiny_model()}),
                          [](const auto& p) {
-                           return std::string(p.index == 0 ? "disabled" : p.index == 1 ? "R3_kl_loss" : "R2_kl_reward");
+                           return std::vector<std::string>({"disabled", "R3_kl_loss", "R2_kl_reward", "remax_sampling_teacher"})[p.index];
                          });
 
 TEST_F(TrainerTest, StopInGenerationThenResumeEqualsARunThatNeverStopped) {

@@ -1,9 +1,11 @@
 #include "weft/train/update.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "weft/base/error.h"
 #include "weft/base/signals.h"
+#include "weft/rl/correction.h"
 
 namespace weft {
 namespace {
@@ -17,7 +19,10 @@ constexpr Field kFields[] = {{"updates", &UpdateSums::updates},         {"pg_los
                              {"grad_norm", &UpdateSums::grad_norm},     {"lr", &UpdateSums::lr},
                              {"tokens", &UpdateSums::tokens},           {"clipped", &UpdateSums::clipped},
                              {"clipped_lower", &UpdateSums::clipped_lower}, {"old_kl", &UpdateSums::old_kl},
-                             {"kl_sum", &UpdateSums::kl_sum},           {"entropy_sum", &UpdateSums::entropy_sum}};
+                             {"kl_sum", &UpdateSums::kl_sum},           {"entropy_sum", &UpdateSums::entropy_sum},
+                             {"old_k3", &UpdateSums::old_k3},           {"old_max_abs", &UpdateSums::old_max_abs},
+                             {"old_ratio_above_2", &UpdateSums::old_ratio_above_2},
+                             {"off_policy_masked", &UpdateSums::off_policy_masked}};
 
 template <class T>
 void append(std::vector<double>& out, const std::vector<T>& values) {
@@ -27,9 +32,10 @@ void append(std::vector<double>& out, const std::vector<T>& values) {
 }  // namespace
 
 void UpdateSums::merge(const UpdateSums& other) {
-  const double last_lr = other.lr;
+  const double last_lr = other.lr, largest = std::max(old_max_abs, other.old_max_abs);
   for (const Field& f : kFields) this->*f.member += other.*f.member;
   lr = last_lr;
+  old_max_abs = largest;
 }
 
 void UpdateSums::check_finite(int64_t step) const {
@@ -46,6 +52,10 @@ void UpdateSums::report(MetricsRow& row) const {
   row.set("actor/pg_clipfrac", clipped / t);
   row.set("actor/pg_clipfrac_lower", clipped_lower / t);
   row.set("actor/ppo_kl", old_kl / t);
+  row.set("staleness/k3_kl", old_k3 / t);
+  row.set("staleness/max_abs", old_max_abs);
+  row.set("staleness/ratio_above_2", old_ratio_above_2 / t);
+  if (off_policy_masked > 0) row.set("actor/off_policy_masked", off_policy_masked / t);
   row.set("actor/grad_norm", grad_norm / n);
   row.set("actor/lr", lr);
 }
@@ -93,6 +103,14 @@ UpdateSums accumulate_gradients(CausalLM& model, const UpdateContext& context, c
     actor_backward(model, part, actor, [&](const ActorOutput& out) {
       const PackedRows rows{out.offsets, mask};
       const std::vector<double> log_probs = widen(out.log_probs), entropy = widen(out.entropy);
+      if (options.off_policy_mask_threshold > 0) {
+        const std::vector<double> factor = off_policy_sequence_mask(rows, rollout, log_probs, advantages, options.off_policy_mask_threshold);
+        if (weights.empty()) weights.assign(factor.size(), 1.0);
+        for (size_t t = 0; t < factor.size(); ++t) {
+          weights[t] *= factor[t];
+          sums.off_policy_masked += mask[t] && factor[t] == 0;
+        }
+      }
       const PolicyBatch batch{rows, log_probs, old, rollout, advantages, weights};
       PolicyLossResult policy = policy_loss(*options.loss, options.params, batch, aggregation);
       TokenGradients g;
@@ -102,6 +120,10 @@ UpdateSums accumulate_gradients(CausalLM& model, const UpdateContext& context, c
       sums.clipped += policy.clipped;
       sums.clipped_lower += policy.clipped_lower;
       sums.old_kl += policy.old_kl;
+      const LogProbGap gap = log_prob_gap(rows, old, log_probs);
+      sums.old_k3 += gap.sum_k3;
+      sums.old_ratio_above_2 += gap.ratio_above_2;
+      sums.old_max_abs = std::max(sums.old_max_abs, gap.max_absolute);
       if (options.use_kl_loss) {
         const KlLossResult kl = kl_loss(options.kl, rows, log_probs, old, ref, aggregation);
         for (size_t t = 0; t < kl.grad.size(); ++t) g.log_probs[t] += kl.grad[t];

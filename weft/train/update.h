@@ -30,6 +30,7 @@ struct UpdateOptions {
   PolicyParams params;
   AggregationMode mode = AggregationMode::kTokenMean;
   double max_length = 0;  // seq-mean-token-sum-norm
+  double off_policy_mask_threshold = 0;  // 0: off
   bool use_kl_loss = false;
   KlLossOptions kl;
   double entropy_coeff = 0;
@@ -40,6 +41,8 @@ struct UpdateOptions {
 struct UpdateSums {
   double updates = 0, pg_loss = 0, kl_loss = 0, entropy_loss = 0, grad_norm = 0, lr = 0;
   double tokens = 0, clipped = 0, clipped_lower = 0, old_kl = 0, kl_sum = 0, entropy_sum = 0;
+  double old_k3 = 0, old_max_abs = 0, old_ratio_above_2 = 0;  // staleness: current against old
+  double off_policy_masked = 0;                               // tokens
 
   void merge(const UpdateSums& other);
   // ValueError when a loss is not finite: nothing was updated.
