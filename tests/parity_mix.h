@@ -3,6 +3,7 @@
 // seeded requests under a mix. Requests depend on the mix's seed and their own id only.
 
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 
 #include <algorithm>
 #include <bit>

@@ -20,7 +20,7 @@ for needed in include/ATen/ATen.h lib/libtorch_cpu.so lib/libc10.so; do
   fi
 done
 # Wheels before 2.6 have the old string ABI, against which nothing else here links.
-if ! nm -DC "$torch/lib/libc10.so" | grep -q '__cxx11::basic_string'; then
+if ! nm -DC "$torch/lib/libc10.so" | grep '__cxx11::basic_string' > /dev/null; then  # not -q: nm would be cut off and fail the pipe
   echo "$torch: this wheel was built with _GLIBCXX_USE_CXX11_ABI=0; use 2.13 or newer" >&2
   exit 1
 fi

@@ -1,6 +1,7 @@
 #include "weft/checkpoint/hf_weights.h"
 
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 
 #include <cstring>
 #include <map>

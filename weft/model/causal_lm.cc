@@ -1,6 +1,7 @@
 #include "weft/model/causal_lm.h"
 
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 #include <fmt/format.h>
 
 #include "weft/base/error.h"

@@ -2,6 +2,7 @@
 // recompute, on threads or on the kernels' target.
 
 #include <numeric>
+#include <ATen/core/grad_mode.h>
 
 #include "weft/base/threads.h"
 #include "weft/kernels/target.h"

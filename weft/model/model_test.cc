@@ -1,6 +1,7 @@
 // Configs, rope tables, weight maps, token batches and initial weights.
 
 #include <cmath>
+#include <ATen/core/grad_mode.h>
 #include <filesystem>
 #include <map>
 #include <numbers>

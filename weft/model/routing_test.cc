@@ -2,6 +2,8 @@
 
 #include "weft/model/routing.h"
 
+#include <ATen/core/grad_mode.h>
+
 #include <set>
 
 #include "weft/base/error.h"

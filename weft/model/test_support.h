@@ -2,6 +2,7 @@
 // For the tests of the model: configs, small models and forwards over packed sequences.
 
 #include <algorithm>
+#include <ATen/core/grad_mode.h>
 #include <deque>
 #include <span>
 #include <string>

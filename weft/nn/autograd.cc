@@ -1,5 +1,7 @@
 #include "weft/nn/autograd.h"
 
+#include <ATen/core/grad_mode.h>
+
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/functions/utils.h>

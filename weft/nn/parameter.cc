@@ -1,5 +1,7 @@
 #include "weft/nn/parameter.h"
 
+#include <ATen/core/grad_mode.h>
+
 #include "weft/base/error.h"
 #include "weft/nn/view.h"
 

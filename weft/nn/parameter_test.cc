@@ -1,6 +1,7 @@
 // Parameters (copies, packed form, gradients), hooks, recompute and tied weights.
 
 #include <sstream>
+#include <ATen/core/grad_mode.h>
 
 #include "weft/base/error.h"
 #include "weft/kernels/target.h"

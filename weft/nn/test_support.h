@@ -2,6 +2,7 @@
 // For the tests of nn and model: data, and one op run forward and backward through kernels, compositions and finite differences.
 
 #include <ATen/core/Tensor.h>
+#include <ATen/core/grad_mode.h>
 #include <gtest/gtest.h>
 
 #include <cstring>
