@@ -255,6 +255,7 @@ TEST(Recipe, AlgorithmsThatNeedEachOther) {
       {{"actor.kl_loss_unbiased=true"}, "actor.use_kl_loss"},
       {{"algorithm.kl_ctrl.type=adaptive"}, "algorithm.use_kl_in_reward"},
       {{"algorithm.adv_estimator=gae"}, "critic"},
+      {{"algorithm.kl_ctrl.type=adaptive", "algorithm.use_kl_in_reward=true", "algorithm.kl_ctrl.horizon=100"}, "kl_ctrl.horizon = 100"},
       {{"actor.loss_mode=gmpo", "actor.loss_agg_mode=token-mean"}, "seq-mean-token-mean"},
       {{"reward_model.overlong_buffer.len=4"}, "reward.overlong_buffer.len"},
       {{"use_bias_correction_kl=true"}, "actor.kl_loss_unbiased"},

@@ -165,6 +165,11 @@ void validate_rl(const Recipe& r, const RecipeChoices& choices) {
   if (r.actor.kl_loss_unbiased && !r.actor.use_kl_loss) refuse("actor.kl_loss_unbiased = true needs actor.use_kl_loss = true");
   if (r.algorithm.kl_ctrl.type == "adaptive" && !r.algorithm.use_kl_in_reward)
     refuse("algorithm.kl_ctrl.type = \"adaptive\" controls the KL in the reward: set algorithm.use_kl_in_reward = true");
+  const double responses = static_cast<double>(r.data.train_batch_size * r.rollout.n);
+  if (r.algorithm.kl_ctrl.type == "adaptive" && r.algorithm.kl_ctrl.horizon <= 0.2 * responses)
+    refuse(fmt::format("algorithm.kl_ctrl.horizon = {} is not above a fifth of the step's {} responses: one step could make the KL weight "
+                       "negative",
+                       r.algorithm.kl_ctrl.horizon, responses));
   const RolloutCorrectionRecipe& c = r.algorithm.rollout_correction;
   require_known("algorithm.rollout_correction.rollout_is", c.rollout_is, {"null", "token", "sequence", "geometric"}, choices.corrections);
   by_rl("algorithm.rollout_correction.rollout_is_threshold", [&] {

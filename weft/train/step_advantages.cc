@@ -42,7 +42,7 @@ std::vector<double> correct(const RolloutCorrectionRecipe& c, const CorrectionRe
   return weighted ? std::move(r.weights) : std::vector<double>();
 }
 
-// Mean over rows (with a token that counts) of the mean over their tokens.
+// Mean over rows (with a token that counts) of the mean over their tokens; NaN where no token counts.
 double mean_of_row_means(const PackedRows& rows, const std::vector<double>& values) {
   double sum = 0, count = 0;
   for (size_t i = 0; i + 1 < rows.offsets.size(); ++i) {
@@ -51,7 +51,7 @@ double mean_of_row_means(const PackedRows& rows, const std::vector<double>& valu
       if (rows.mask[static_cast<size_t>(t)]) total += values[static_cast<size_t>(t)], tokens += 1;
     if (tokens > 0) sum += total / tokens, count += 1;
   }
-  return count > 0 ? sum / count : 0.0;
+  return count > 0 ? sum / count : NAN;
 }
 
 }  // namespace

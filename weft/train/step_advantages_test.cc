@@ -101,6 +101,13 @@ TEST_F(StepAdvantagesTest, TeacherGapIsAddedAfterTheEstimator) {
   EXPECT_EQ(row.find("distill/kl"), -0.05);  // (old - teacher) over 10 tokens
 }
 
+TEST_F(StepAdvantagesTest, NoTokenThatCountsHasNoKl) {
+  data_.ref_log_probs = data_.old_log_probs;
+  for (ScoredSample& s : data_.samples) s.trajectory.reward_valid = false;
+  compute({"algorithm.use_kl_in_reward=true"});
+  EXPECT_TRUE(std::isnan(data_.reference_kl));
+}
+
 TEST_F(StepAdvantagesTest, KlInTheRewardIsMeasuredWithoutItsCoefficient) {
   data_.ref_log_probs = data_.old_log_probs;
   data_.ref_log_probs[0] = {-2.0f, -1.0f};

@@ -24,7 +24,7 @@ struct StepData {
   std::vector<std::vector<uint8_t>> masks;      // [sample][response]: tokens that are trained
   std::vector<std::vector<double>> weights;     // [sample][response]: rollout correction; empty: none
   int64_t batches = 0;       // of prompts that were taken from the data for this step
-  double reference_kl = 0;   // mean over responses of their mean KL to the reference, where it is in the reward
+  double reference_kl = 0;   // mean over responses of their mean KL to the reference, where it is in the reward; NaN: no token counts
   int64_t updates_done = 0;
   UpdateSums sums;
   MetricsRow carried;  // known before the first update only

@@ -146,7 +146,7 @@ bool Trainer::resume() {
       throw ValueError(*from + ": was made with other data.train_files: its position in the data means nothing here. Use trainer.resume_mode = "
                                "\"disable\" and another trainer.run_name to start anew");
     sampler_->seek(progress_.cursor);
-    if (progress_.values.count("kl_coef")) kl_coef_ = progress_.values.at("kl_coef");
+    if (recipe_.algorithm.kl_ctrl.type == "adaptive" && progress_.values.count("kl_coef")) kl_coef_ = progress_.values.at("kl_coef");
     log_info("going on from {} (step {})", *from, progress_.step);
   }
   progress_.dataset_fingerprint = train_->dataset().fingerprint();
@@ -229,7 +229,7 @@ void Trainer::step() {
     const bool updating = !data.samples.empty() && !data.old_log_probs.empty();
     stop(e.what(), updating ? &data : nullptr);
   }
-  if (recipe_.algorithm.kl_ctrl.type == "adaptive") {
+  if (recipe_.algorithm.kl_ctrl.type == "adaptive" && !std::isnan(data.reference_kl)) {
     const KlCtrlRecipe& k = recipe_.algorithm.kl_ctrl;
     AdaptiveKlController controller(kl_coef_, k.target_kl, k.horizon);
     controller.update(data.reference_kl, static_cast<double>(data.samples.size()));
