@@ -4,6 +4,7 @@
 // After all others: opens the target.
 #include "weft/kernels/simd.h"
 // and what needs it.
+#include "weft/kernels/gemm_pack.h"
 #include "weft/kernels/microkernel_bf16.h"
 
 namespace weft::kernels::WEFT_SIMD_NAMESPACE {
@@ -15,96 +16,6 @@ constexpr int64_t kDepthBlock = 256;
 constexpr int64_t kBlockFloats = 64 * 1024;
 // B panels packed at a time for gradients: their source rows are then read in runs of whole cache lines.
 constexpr int64_t kStripPanels = 4;
-// Rows of B fetched ahead while packing: their stride defeats the prefetchers.
-constexpr int64_t kFetchRows = 12;
-
-WEFT_INLINE int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
-
-// The two fp32 values of a bf16 pair, in order or swapped, as one 64-bit store.
-WEFT_INLINE uint64_t widen_pair(uint32_t pair, bool swap) {
-  const uint64_t even = pair << 16, odd = pair & 0xffff0000u;
-  return swap ? (even << 32 | odd) : (odd << 32 | even);
-}
-
-void copy_row(const void* source, DType dtype, int64_t n, bool swap, float* to) {
-  if (dtype == DType::kF32) {
-    std::memcpy(to, source, static_cast<size_t>(n) * sizeof(float));
-    return;
-  }
-  const bf16* from = static_cast<const bf16*>(source);
-  for (int64_t i = 0; i < n / 2; ++i) {
-    uint32_t pair;
-    std::memcpy(&pair, from + 2 * i, 4);
-    const uint64_t wide = widen_pair(pair, swap);
-    std::memcpy(to + 2 * i, &wide, 8);
-  }
-  if (n % 2) to[n - 1] = bf16_to_float(from[n - 1]);
-}
-
-WEFT_INLINE const void* at(ConstMatrix m, int64_t row, int64_t col) {
-  const int64_t i = row * m.stride + col;
-  return m.dtype == DType::kF32 ? static_cast<const void*>(static_cast<const float*>(m.data) + i)
-                                : static_cast<const bf16*>(m.data) + i;
-}
-
-// The place in a chain of `depth` at which element d is packed so that an ascending walk takes pairs odd first.
-WEFT_INLINE int64_t swapped(int64_t d, int64_t depth, bool pairs) { return pairs && (d ^ 1) < depth ? d ^ 1 : d; }
-
-WEFT_INLINE float widen(float x) { return x; }
-WEFT_INLINE float widen(bf16 x) { return bf16_to_float(x); }
-
-template <class T>
-void pack_tile(const T* a, int64_t stride, int64_t rows, int64_t depth, int64_t tile, bool swap, float* to) {
-  for (int64_t r = 0; r < rows; ++r, a += stride) {
-    float* out = to + r;
-    if (!swap) {
-      for (int64_t d = 0; d < depth; ++d) out[d * tile] = widen(a[d]);
-      continue;
-    }
-    for (int64_t d = 0; d + 1 < depth; d += 2) {
-      out[d * tile] = widen(a[d + 1]);
-      out[(d + 1) * tile] = widen(a[d]);
-    }
-    if (depth % 2) out[(depth - 1) * tile] = widen(a[depth - 1]);
-  }
-}
-
-// A [rows, depth] from column `from` into fp32 tiles [depth][tile]: the inner tile then reads one stream, and no row strides of
-// large powers of two collide in the caches. swap: pairs odd first.
-void pack_tiles(ConstMatrix a, int64_t from, int64_t depth, int64_t rows, int64_t tile, bool swap, float* to) {
-  for (int64_t i = 0; i < rows; i += tile, to += tile * depth) {
-    const int64_t m = smaller(tile, rows - i);
-    if (a.dtype == DType::kF32)
-      pack_tile(static_cast<const float*>(at(a, i, from)), a.stride, m, depth, tile, swap, to);
-    else
-      pack_tile(static_cast<const bf16*>(at(a, i, from)), a.stride, m, depth, tile, swap, to);
-  }
-}
-
-// Cache lines that will be wanted soon, asked for a few at a time between tiles: memory that others use too answers late, and a
-// panel's first tile would wait for every line.
-class Ahead {
- public:
-  Ahead(const void* data, int64_t rows, int64_t row_bytes, int64_t stride_bytes, int64_t calls)
-      : row_(static_cast<const char*>(data)), rows_(data ? rows : 0), row_bytes_(row_bytes), stride_(stride_bytes) {
-    per_call_ = rows * ((row_bytes + 63) / 64) / (calls > 0 ? calls : 1) + 1;
-  }
-  void fetch() {
-    for (int64_t n = per_call_; n > 0 && rows_ > 0; --n) {
-      __builtin_prefetch(row_ + at_, 0, 2);
-      at_ += 64;
-      if (at_ >= row_bytes_) {
-        at_ = 0;
-        row_ += stride_;
-        --rows_;
-      }
-    }
-  }
-
- private:
-  const char* row_;
-  int64_t rows_, row_bytes_, stride_, at_ = 0, per_call_ = 0;
-};
 
 // The vectors a tile of `rows` takes at once: more for few rows, for which memory is the limit and more streams are faster.
 WEFT_INLINE int64_t vectors_for(int64_t rows, int64_t left) {
@@ -269,7 +180,7 @@ void forward(const ForwardBlock& t) {
   const int64_t panel_bytes = o.panel_stride * dtype_bytes(t.w_dtype);
   // From a few tiles on, A is laid out as tiles and bf16 panels are expanded once: in registers they cost instructions in each
   // tile.
-  const bool tiled = o.form != Form::kDot && rows > 2 * kTileRows, copy = tiled || (o.form != Form::kDot && x_bf16);
+  const bool fp32_a = o.form != Form::kDot, tiled = fp32_a && rows > 2 * kTileRows, copy = fp32_a && (tiled || x_bf16);
   o.expand = tiled && o.form != Form::kF32;
   const bool swap = o.expand && o.form == Form::kPairs;
   int64_t group = k;
@@ -297,7 +208,7 @@ void forward(const ForwardBlock& t) {
     } else if (copy) {
       o.lda = (end - g + 15) / 16 * 16 + 16;
       float* a = scratch(Scratch::kA, rows * o.lda);
-      for (int64_t i = 0; i < rows; ++i) copy_row(at(t.x, i, g), t.x.dtype, end - g, swap, a + i * o.lda);
+      for (int64_t i = 0; i < rows; ++i) copy_row(at(t.x, i, g), t.x.dtype, end - g, a + i * o.lda);
       o.a = a;
     } else if (g > 0) {
       o.a = at(t.x, 0, g);
@@ -322,64 +233,6 @@ void forward(const ForwardBlock& t) {
 }
 
 // ---- gradients
-
-// A [rows, depth] given as [depth, rows], into panels [tile][depth][kTileRows]. `row` is scratch of whole tiles.
-void pack_transposed(ConstMatrix a, int64_t from, int64_t depth, int64_t rows, bool pairs, float* row, float* to) {
-  for (int64_t d = 0; d < depth; ++d) {
-    const float* source = row;
-    if (a.dtype == DType::kF32 && rows % kTileRows == 0)
-      source = static_cast<const float*>(at(a, from + d, 0));
-    else
-      copy_row(at(a, from + d, 0), a.dtype, rows, false, row);
-    float* out = to + swapped(d, depth, pairs) * kTileRows;
-    for (int64_t i = 0; i < rows; i += kTileRows) std::memcpy(out + i * depth, source + i, kTileRows * sizeof(float));
-  }
-}
-
-// The same as pairs for the dot product: [tile][ceil(depth / 2)][kTileRows][2].
-void pack_transposed_pairs(ConstMatrix a, int64_t from, int64_t depth, int64_t rows, bf16* to) {
-  for (int64_t i = 0; i < rows; i += kTileRows) {
-    const int64_t m = smaller(kTileRows, rows - i);
-    for (int64_t d = 0; d < depth; ++d) {
-      const bf16* source = static_cast<const bf16*>(at(a, from + d, i));
-      for (int64_t r = 0; r < m; ++r) to[d / 2 * 2 * kTileRows + 2 * r + d % 2] = source[r];
-    }
-    to += (depth + 1) / 2 * 2 * kTileRows;
-  }
-}
-
-// `panels` panels [depth][16] of B from column col, zero-padded.
-void pack_strip(ConstMatrix b, int64_t from, int64_t depth, int64_t col, int64_t cols, int64_t panels, bool pairs, float* to) {
-  for (int64_t d = 0; d < depth; ++d) {
-    float* row = to + swapped(d, depth, pairs) * 16;
-    for (int64_t p = 0; p < panels; ++p) {
-      const int64_t at_col = col + 16 * p, width = smaller(16, cols - at_col);
-      const void* source = at(b, from + d, at_col);
-      __builtin_prefetch(at(b, from + d + kFetchRows, at_col));
-      float* out = row + p * depth * 16;
-      if (b.dtype == DType::kF32) {
-        store(out, width == 16 ? load(static_cast<const float*>(source)) : load_first(static_cast<const float*>(source), width));
-      } else if (width == 16) {
-        store(out, load_bf16(static_cast<const bf16*>(source)));
-      } else {
-        bf16 padded[16] = {};
-        std::memcpy(padded, source, static_cast<size_t>(width) * sizeof(bf16));
-        store(out, load_bf16(padded));
-      }
-    }
-  }
-}
-
-void pack_strip_pairs(ConstMatrix b, int64_t from, int64_t depth, int64_t col, int64_t cols, int64_t panels, bf16* to) {
-  const int64_t panel = (depth + 1) / 2 * 32;
-  for (int64_t d = 0; d < depth; ++d)
-    for (int64_t p = 0; p < panels; ++p) {
-      const int64_t at_col = col + 16 * p, width = smaller(16, cols - at_col);
-      const bf16* source = static_cast<const bf16*>(at(b, from + d, at_col));
-      bf16* out = to + p * panel + d / 2 * 32 + d % 2;
-      for (int64_t j = 0; j < 16; ++j) out[2 * j] = j < width ? source[j] : bf16{0};
-    }
-}
 
 template <int NV>
 void grad_tile(const GradBlock& t, bool dot, const void* a, const void* b, int64_t vector_stride, int64_t row, int64_t depth,
@@ -446,7 +299,7 @@ void grad(const GradBlock& t) {
       const bool more = s + in_strip < panels;
       const int64_t element = dtype_bytes(t.b.dtype), tiles = (t.rows + kTileRows - 1) / kTileRows;
       const int64_t next_col = 16 * (s + in_strip);
-      Ahead ahead(more ? at(t.b, d, next_col) : nullptr, depth, smaller(16 * kStripPanels, t.cols - next_col) * element,
+      Ahead ahead(at(t.b, d, next_col), more ? depth : 0, smaller(16 * kStripPanels, t.cols - next_col) * element,
                   t.b.stride * element, tiles * (in_strip + kTileVectors - 1) / kTileVectors);
       for (int64_t p = s, v = 0; p < s + in_strip; p += v) {
         const bool whole = p < full_panels;
@@ -488,7 +341,7 @@ void bias_grad(ConstMatrix dy, float* dbias) {
         const void* source = at(dy, i, j);
         if (width < 16) {
           float padded[16] = {};
-          copy_row(source, dy.dtype, width, false, padded);
+          copy_row(source, dy.dtype, width, padded);
           sum = add(sum, load(padded));
         } else {
           sum = add(sum, dy.dtype == DType::kF32 ? load(static_cast<const float*>(source))

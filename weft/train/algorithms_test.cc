@@ -87,6 +87,12 @@ TEST_F(AlgorithmsTest, AdaptiveKlFollowsItsTarget) {
   EXPECT_DOUBLE_EQ(coef[2], 0.096);  // then far above the target: up by the most
 }
 
+TEST_F(AlgorithmsTest, FixedKlWeightIsTheRecipesOnResumeToo) {
+  train("fixed", 1, {"algorithm.use_kl_in_reward=true", "algorithm.kl_ctrl.kl_coef=0.001"});
+  train("fixed", 2, {"algorithm.use_kl_in_reward=true", "algorithm.kl_ctrl.kl_coef=0.5"});
+  EXPECT_EQ(column("fixed", "actor/reward_kl_coef"), (std::vector<double>{0.001, 0.5}));
+}
+
 TEST_F(AlgorithmsTest, DistillationApproachesTheTeacher) {
   const TemporaryDirectory teacher;
   write_tiny_model(teacher.file("model"), {}, 9);

@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "weft/base/error.h"
+#include "weft/rl/aggregation.h"
 #include "weft/rl/correction.h"
 #include "weft/rl/dapo.h"
 #include "weft/rl/distillation.h"
@@ -16,8 +17,8 @@ namespace {
 
 // Weights of the recipe's rollout correction (empty: none); rejected tokens leave the mask, hence the denominators.
 std::vector<double> correct(const RolloutCorrectionRecipe& c, const CorrectionRegistry& own, const std::vector<int64_t>& offsets,
-                            const std::vector<double>& old,
-                            const std::vector<double>& rollout, std::vector<uint8_t>& mask, MetricsRow& row) {
+                            const std::vector<double>& old, const std::vector<double>& rollout, std::vector<uint8_t>& mask,
+                            MetricsRow& row) {
   const auto found = own.find(c.rollout_is);
   CorrectionOptions options;
   if (found == own.end()) options.level = parse_importance_level(c.rollout_is);
@@ -40,18 +41,6 @@ std::vector<double> correct(const RolloutCorrectionRecipe& c, const CorrectionRe
   row.set("rollout_corr/rejected_rows", r.rejected_rows);
   mask = std::move(r.mask);
   return weighted ? std::move(r.weights) : std::vector<double>();
-}
-
-// Mean over rows (with a token that counts) of the mean over their tokens; NaN where no token counts.
-double mean_of_row_means(const PackedRows& rows, const std::vector<double>& values) {
-  double sum = 0, count = 0;
-  for (size_t i = 0; i + 1 < rows.offsets.size(); ++i) {
-    double total = 0, tokens = 0;
-    for (int64_t t = rows.offsets[i]; t < rows.offsets[i + 1]; ++t)
-      if (rows.mask[static_cast<size_t>(t)]) total += values[static_cast<size_t>(t)], tokens += 1;
-    if (tokens > 0) sum += total / tokens, count += 1;
-  }
-  return count > 0 ? sum / count : NAN;
 }
 
 }  // namespace
@@ -95,14 +84,17 @@ void compute_advantages(const Recipe& recipe, const Registry& registry, double k
   std::vector<double> token_rewards = rewards_on_last_token(rows, rewards);
   if (recipe.algorithm.use_kl_in_reward) {
     const auto divergence = kl_in_reward(parse_kl_kind(recipe.algorithm.kl_penalty), 1.0, rows, old_flat, ref_flat);
-    data.reference_kl = mean_of_row_means(rows, divergence);
-    const auto penalty = kl_in_reward(parse_kl_kind(recipe.algorithm.kl_penalty), kl_coef, rows, old_flat, ref_flat);
+    const Denominators denominators = count_denominators(rows);
+    data.reference_kl =
+        denominators.tokens > 0 ? aggregate(rows, divergence, {AggregationMode::kSeqMeanTokenMean, denominators}).value : NAN;
+    std::vector<double> penalty = divergence;
+    for (double& d : penalty) d *= kl_coef;
     const auto sums = row_sums(rows, penalty);
     for (size_t i = 0; i < rewards.size(); ++i) rewards[i] -= sums[i];
     for (size_t i = 0; i < token_rewards.size(); ++i) token_rewards[i] -= penalty[i];
-    double total = 0, tokens = 0;
-    for (size_t i = 0; i < penalty.size(); ++i) total += penalty[i], tokens += mask[i];
-    row.set("actor/reward_kl_penalty", tokens > 0 ? total / tokens : 0.0);
+    double total = 0;
+    for (double d : penalty) total += d;
+    row.set("actor/reward_kl_penalty", denominators.tokens > 0 ? total / denominators.tokens : 0.0);
     row.set("actor/reward_kl_coef", kl_coef);
   }
   AdvantageBatch batch;
