@@ -26,6 +26,8 @@ find_package_handle_standard_args(WeftTorch REQUIRED_VARS _weft_torch_include WE
 if(NOT TARGET weft_torch)
   add_library(weft_torch INTERFACE IMPORTED GLOBAL)
   target_include_directories(weft_torch SYSTEM INTERFACE ${_weft_before_torch} ${_weft_torch_include} ${_weft_torch_include}/torch/csrc/api/include)
+  # Headers per operator: ATen.h with all of them costs each file that includes it 4 s more, even precompiled.
+  target_compile_definitions(weft_torch INTERFACE AT_PER_OPERATOR_HEADERS)
   target_link_libraries(weft_torch INTERFACE ${WEFT_LIB_torch_cpu} ${WEFT_LIB_c10})
   if(WEFT_LIB_torch_cuda)
     # No symbol of ours refers to it, yet CUDA registers itself only where it is loaded: one flag, so that nothing is dropped

@@ -60,7 +60,7 @@ function(weft_use_pch target)
   # What a header leaves to instantiate is instantiated in every file that includes it, precompiled or not: 1 s for JSON, 3 s for ATen.
   if(arg_TORCH)
     string(APPEND pch _torch)
-    list(PREPEND headers <ATen/ATen.h>)
+    list(PREPEND headers <ATen/core/Tensor.h>)
     list(APPEND links weft_torch)
   endif()
   if(arg_TEST OR NOT arg_TORCH)

@@ -2,8 +2,8 @@
 // For the parity tests: a mix of everything that may differ between rollout and trainer, small models of each kind, and a rollout of
 // seeded requests under a mix. Requests depend on the mix's seed and their own id only.
 
-#include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
+#include <ATen/core/Tensor.h>
 
 #include <algorithm>
 #include <bit>

@@ -1,7 +1,9 @@
 #include "weft/checkpoint/hf_weights.h"
 
-#include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/equal.h>
 
 #include <cstring>
 #include <map>

@@ -2,7 +2,14 @@
 
 #include "weft/checkpoint/hf_weights.h"
 
-#include <ATen/ATen.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/equal.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/ones_like.h>
+#include <ATen/ops/stack.h>
 #include <gtest/gtest.h>
 
 #include <cstring>

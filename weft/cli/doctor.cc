@@ -1,4 +1,4 @@
-#include <ATen/ATen.h>
+#include <ATen/Context.h>
 #include <torch/version.h>
 #include <unistd.h>
 

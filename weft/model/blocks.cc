@@ -1,6 +1,6 @@
 #include "weft/model/blocks.h"
 
-#include <ATen/ATen.h>
+#include <ATen/core/Tensor.h>
 
 #include "weft/nn/activation.h"
 #include "weft/nn/linear.h"

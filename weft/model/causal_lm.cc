@@ -1,7 +1,8 @@
 #include "weft/model/causal_lm.h"
 
-#include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/empty.h>
 #include <fmt/format.h>
 
 #include "weft/base/error.h"

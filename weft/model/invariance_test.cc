@@ -3,6 +3,8 @@
 
 #include <numeric>
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/equal.h>
 
 #include "weft/base/threads.h"
 #include "weft/kernels/target.h"

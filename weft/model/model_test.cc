@@ -1,7 +1,11 @@
 // Configs, rope tables, weight maps, token batches and initial weights.
 
 #include <cmath>
+#include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/equal.h>
+#include <ATen/ops/log_softmax.h>
+#include <ATen/ops/ones_like.h>
 #include <filesystem>
 #include <map>
 #include <numbers>

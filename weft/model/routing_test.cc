@@ -2,7 +2,9 @@
 
 #include "weft/model/routing.h"
 
+#include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/ones_like.h>
 
 #include <set>
 

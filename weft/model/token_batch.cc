@@ -1,6 +1,8 @@
 #include "weft/model/token_batch.h"
 
-#include <ATen/ATen.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/zeros.h>
 
 #include "weft/base/error.h"
 

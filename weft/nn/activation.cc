@@ -1,6 +1,9 @@
 #include "weft/nn/activation.h"
 
-#include <ATen/ATen.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/silu.h>
 
 #include "weft/kernels/elementwise.h"
 #include "weft/nn/autograd.h"

@@ -1,6 +1,8 @@
 #include "weft/nn/embedding.h"
 
-#include <ATen/ATen.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/embedding.h>
+#include <ATen/ops/empty.h>
 
 #include "weft/kernels/elementwise.h"
 #include "weft/nn/autograd.h"

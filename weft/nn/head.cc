@@ -1,6 +1,12 @@
 #include "weft/nn/head.h"
 
-#include <ATen/ATen.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/log_softmax.h>
+#include <ATen/ops/matmul.h>
+#include <ATen/ops/zeros.h>
 
 #include "weft/nn/autograd.h"
 #include "weft/nn/view.h"

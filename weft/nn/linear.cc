@@ -1,6 +1,11 @@
 #include "weft/nn/linear.h"
 
-#include <ATen/ATen.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/matmul.h>
+#include <ATen/ops/mul.h>
 
 #include "weft/nn/autograd.h"
 #include "weft/nn/view.h"

@@ -1,6 +1,13 @@
 #include "weft/nn/moe.h"
 
-#include <ATen/ATen.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/matmul.h>
+#include <ATen/ops/sigmoid.h>
+#include <ATen/ops/softmax.h>
+#include <ATen/ops/zeros.h>
 
 #include "weft/nn/activation.h"
 #include "weft/nn/autograd.h"

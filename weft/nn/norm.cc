@@ -1,6 +1,10 @@
 #include "weft/nn/norm.h"
 
-#include <ATen/ATen.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/rsqrt.h>
 
 #include "weft/kernels/norm.h"
 #include "weft/nn/autograd.h"

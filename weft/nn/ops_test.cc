@@ -1,5 +1,9 @@
 // Every op: kernels against the ATen compositions (libtorch's own autograd), and against finite differences.
 
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/equal.h>
+#include <ATen/ops/ones.h>
 #include <algorithm>
 #include <numeric>
 

@@ -1,6 +1,8 @@
 #include "weft/nn/parameter.h"
 
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/zeros.h>
 
 #include "weft/base/error.h"
 #include "weft/nn/view.h"

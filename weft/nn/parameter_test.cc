@@ -1,7 +1,10 @@
 // Parameters (copies, packed form, gradients), hooks, recompute and tied weights.
 
 #include <sstream>
+#include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/ones_like.h>
 
 #include "weft/base/error.h"
 #include "weft/kernels/target.h"

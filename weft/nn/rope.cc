@@ -1,6 +1,9 @@
 #include "weft/nn/rope.h"
 
-#include <ATen/ATen.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/empty.h>
 
 #include "weft/kernels/rope.h"
 #include "weft/nn/autograd.h"

@@ -1,8 +1,11 @@
 #pragma once
 // For the tests of nn and model: data, and one op run forward and backward through kernels, compositions and finite differences.
 
+#include <ATen/TensorOperators.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/zeros_like.h>
 #include <gtest/gtest.h>
 
 #include <cstring>

@@ -1,7 +1,9 @@
 #include "weft/rollout/engine.h"
 
-#include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/from_blob.h>
+#include <ATen/ops/index_select.h>
 #include <unistd.h>
 
 #include <algorithm>

@@ -1,6 +1,7 @@
 // The same request gives the same bits in any company, and the bits of the trainer.
 
-#include <ATen/ATen.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/log_softmax.h>
 #include <gtest/gtest.h>
 
 #include <bit>

@@ -1,6 +1,6 @@
 // Stop strings against brute force: after each token, the decoded response so far is searched.
 
-#include <ATen/ATen.h>
+#include <ATen/core/Tensor.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

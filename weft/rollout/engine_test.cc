@@ -1,6 +1,6 @@
 #include "weft/rollout/engine.h"
 
-#include <ATen/ATen.h>
+#include <ATen/core/Tensor.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -1,7 +1,10 @@
 #include "weft/train/actor.h"
 
-#include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/index_select.h>
 
 #include <algorithm>
 #include <bit>

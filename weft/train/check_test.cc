@@ -1,7 +1,7 @@
 #include "weft/train/check.h"
 
-#include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
+#include <ATen/core/Tensor.h>
 #include <gtest/gtest.h>
 
 #include <filesystem>

@@ -1,6 +1,9 @@
 #include "weft/train/router_aux.h"
 
-#include <ATen/ATen.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/bincount.h>
+#include <ATen/ops/softmax.h>
 
 #include "weft/nn/moe.h"
 

@@ -1,7 +1,8 @@
 #include "weft/train/train_state.h"
 
-#include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/equal.h>
 
 #include "weft/train/test_runs.h"
 
