@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/parity_mix.h"
+#include "weft/nn/autograd.h"
 
 namespace weft {
 namespace {
@@ -95,6 +96,28 @@ TEST_F(Parity, FailsWhenSomethingIsOff) {
   for (int64_t i = 0; i < p->numel(); ++i) w[i] = std::bit_cast<float>(std::bit_cast<uint32_t>(w[i]) ^ 1u);
   p->updated();
   EXPECT_FALSE(check_parity(*model, refs, {}, 1000).exact());
+}
+
+// Inverse: a trainer that computes one op by another order of sums (libtorch's) is not equal. What each op's order consists of is
+// switched off rule by rule in the kernels' own tests.
+TEST_F(Parity, InverseFailsWhenOneOpOfTheTrainerFollowsNoRule) {
+  struct Case {
+    nn::Op op;
+    const char* rules;
+  };
+  for (const bool bf16 : {false, true})
+    for (const Case c : {Case{nn::kLinearOp, "2, 3, 7"}, {nn::kNormOp, "4, 7"}, {nn::kAttentionOp, "5"}, {nn::kActivationOp, "1"},
+                         {nn::kRouterOp, "6"}, {nn::kExpertsOp, "2, 6, 7"}, {nn::kHeadOp, "2, 4"}}) {
+      Mix mix;
+      mix.bf16 = bf16, mix.target = kernels::available_targets().back();
+      auto model = small_model(0, bf16);
+      const std::vector<Trajectory> trajectories = rollout(*model, mix);
+      ASSERT_TRUE(train_and_compare(*model, trajectories, mix).exact());
+      nn::force_compositions(c.op);
+      const ParityResult r = train_and_compare(*model, trajectories, mix);
+      nn::force_compositions(nn::kNoOp);
+      EXPECT_GT(r.unequal_tokens, 0) << "op " << c.op << ", rules " << c.rules << ", bf16 " << bf16;
+    }
 }
 
 }  // namespace

@@ -12,7 +12,7 @@
 namespace weft::nn {
 
 at::Tensor swiglu(const at::Tensor& gate, const at::Tensor& up, at::ScalarType out) {
-  if (!use_kernels(gate)) return (at::silu(gate) * up).to(out);
+  if (!use_kernels(gate, kActivationOp)) return (at::silu(gate) * up).to(out);
   at::Tensor y = at::empty(gate.sizes(), gate.options().dtype(out));
   kernels::swiglu_forward(matrix(gate), matrix(up), matrix(y));
   at::Tensor gs = gate.detach(), us = up.detach();
@@ -25,7 +25,7 @@ at::Tensor swiglu(const at::Tensor& gate, const at::Tensor& up, at::ScalarType o
 
 at::Tensor swiglu_fused(const at::Tensor& gate_up, at::ScalarType out) {
   const int64_t i = gate_up.size(1) / 2;
-  if (!use_kernels(gate_up)) return (at::silu(gate_up.narrow(1, 0, i)) * gate_up.narrow(1, i, i)).to(out);
+  if (!use_kernels(gate_up, kActivationOp)) return (at::silu(gate_up.narrow(1, 0, i)) * gate_up.narrow(1, i, i)).to(out);
   at::Tensor y = at::empty({gate_up.size(0), i}, gate_up.options().dtype(out));
   at::Tensor s = gate_up.detach();
   kernels::swiglu_forward(matrix(s.narrow(1, 0, i)), matrix(s.narrow(1, i, i)), matrix(y));

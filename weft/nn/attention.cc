@@ -37,7 +37,7 @@ at::Tensor composed(const AttentionShape& s, const std::vector<int64_t>& offsets
 }  // namespace
 
 at::Tensor PackedAttention::attend(int64_t, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v) {
-  if (!use_kernels(q)) return composed(shape_, offsets_, q, k, v);
+  if (!use_kernels(q, kAttentionOp)) return composed(shape_, offsets_, q, k, v);
   at::Tensor o = at::empty_like(q);
   const bool grad = needs_grad({q, k, v}, {});
   at::Tensor lse = grad ? at::empty({q.size(0), shape_.num_heads}, fp32()) : at::Tensor();

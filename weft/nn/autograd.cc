@@ -32,7 +32,7 @@ class BackwardNode : public torch::autograd::Node {
   Backward fn_;
 };
 
-std::atomic<bool> compositions_forced{false};
+std::atomic<unsigned> composed_ops{kNoOp};
 
 }  // namespace
 
@@ -86,7 +86,7 @@ at::Tensor recompute(const at::Tensor& x, std::function<at::Tensor(const at::Ten
 
 void backward(const std::vector<at::Tensor>& roots, const std::vector<at::Tensor>& grads) { torch::autograd::backward(roots, grads); }
 
-void set_compositions_forced(bool on) { compositions_forced = on; }
-bool use_kernels(const at::Tensor& t) { return t.is_cpu() && !compositions_forced; }
+void force_compositions(unsigned ops) { composed_ops = ops; }
+bool use_kernels(const at::Tensor& t, Op op) { return t.is_cpu() && !(composed_ops & op); }
 
 }  // namespace weft::nn

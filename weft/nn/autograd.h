@@ -37,8 +37,22 @@ at::Tensor recompute(const at::Tensor& x, std::function<at::Tensor(const at::Ten
 // Runs the graph behind `roots` with these gradients: the one entry to libtorch's engine.
 void backward(const std::vector<at::Tensor>& roots, const std::vector<at::Tensor>& grads);
 
-// Kernels run on CPU tensors, ATen compositions elsewhere; `true` runs the compositions on the CPU too (the second oracle).
-void set_compositions_forced(bool on);
-bool use_kernels(const at::Tensor& t);
+// Kernels run on CPU tensors, ATen compositions elsewhere. The named ops run their compositions on the CPU too: the second oracle of
+// each kernel, and a trainer whose order of sums is another in the tests of parity.
+enum Op : unsigned {
+  kNoOp = 0,
+  kLinearOp = 1,
+  kNormOp = 2,
+  kRopeOp = 4,
+  kAttentionOp = 8,
+  kActivationOp = 16,
+  kRouterOp = 32,
+  kExpertsOp = 64,
+  kHeadOp = 128,
+  kEmbeddingOp = 256,
+  kEveryOp = 511
+};
+void force_compositions(unsigned ops);
+bool use_kernels(const at::Tensor& t, Op op);
 
 }  // namespace weft::nn

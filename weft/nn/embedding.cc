@@ -16,7 +16,7 @@ at::Tensor embedding(const at::Tensor& ids, Parameter& table) {
   for (size_t i = 0; i < tokens.size(); ++i)
     if (tokens[i] < 0 || tokens[i] >= vocab)
       throw ValueError(fmt::format("{}: token id {} at position {} is outside the vocabulary of {}", table.name(), tokens[i], i, vocab));
-  if (!use_kernels(table.compute())) {
+  if (!use_kernels(table.compute(), kEmbeddingOp)) {
     const at::Tensor index = ids.to(at::kLong).to(table.compute().device());
     return at::embedding(table.leaf(), index).to(at::kFloat);
   }

@@ -45,7 +45,7 @@ HeadOutput head_log_probs(const at::Tensor& x, Parameter& weight, std::shared_pt
   const int64_t vocab = weight.shape()[0];
   for (const kernels::HeadRow& row : rows->rows)
     WEFT_CHECK(row.target >= 0 && row.target < vocab, "target {} outside the vocabulary of {}", row.target, vocab);
-  if (!use_kernels(x)) return composed(x, weight, *rows, want_entropy);
+  if (!use_kernels(x, kHeadOp)) return composed(x, weight, *rows, want_entropy);
   const int64_t r = x.size(0);
   at::Tensor lp = at::empty({r}, fp32()), lse = at::empty({r}, fp32()), entropy;
   if (want_entropy) entropy = at::empty({r}, fp32());

@@ -13,7 +13,7 @@
 namespace weft::nn {
 
 at::Tensor linear(const at::Tensor& x, Parameter& weight, Parameter* bias, at::ScalarType out, kernels::Chain chain) {
-  if (!use_kernels(x)) {
+  if (!use_kernels(x, kLinearOp)) {
     at::Tensor y = at::matmul(x.to(weight.param_dtype()), weight.leaf().t()).to(at::kFloat);
     if (bias) y = y + bias->leaf();
     return y.to(out);
@@ -43,7 +43,7 @@ at::Tensor linear(const at::Tensor& x, Parameter& weight, Parameter* bias, at::S
 
 at::Tensor to_dtype(const at::Tensor& x, at::ScalarType dtype) {
   if (x.scalar_type() == dtype) return x;
-  if (!use_kernels(x)) return x.to(dtype);
+  if (!use_kernels(x, kLinearOp)) return x.to(dtype);
   WEFT_CHECK(dtype == at::kBFloat16 && x.scalar_type() == at::kFloat && x.is_contiguous(), "only fp32 is rounded to bf16");
   at::Tensor y = at::empty_like(x, x.options().dtype(dtype));
   kernels::convert(x.data_ptr<float>(), static_cast<bf16*>(y.data_ptr()), x.numel());
@@ -56,7 +56,7 @@ at::Tensor to_dtype(const at::Tensor& x, at::ScalarType dtype) {
 }
 
 at::Tensor add(const at::Tensor& a, const at::Tensor& b) {
-  if (!use_kernels(a)) return a + b;
+  if (!use_kernels(a, kLinearOp)) return a + b;
   at::Tensor y = at::empty_like(a);
   kernels::add(a.data_ptr<float>(), b.data_ptr<float>(), y.data_ptr<float>(), a.numel());
   return record({a, b}, {}, y, [](const Grads& g) -> Grads { return {g[0], g[0]}; });

@@ -89,7 +89,7 @@ at::Tensor router_select(const at::Tensor& logits, const kernels::RouterParams& 
 }
 
 at::Tensor router_gates(const at::Tensor& logits, const at::Tensor& ids, const kernels::RouterParams& params) {
-  if (!use_kernels(logits)) {
+  if (!use_kernels(logits, kRouterOp)) {
     at::Tensor index = ids.to(at::kLong), g;
     if (params.score == kernels::RouterScore::kSigmoid) {
       g = at::sigmoid(logits).gather(1, index);
@@ -113,7 +113,7 @@ at::Tensor router_gates(const at::Tensor& logits, const at::Tensor& ids, const k
 }
 
 at::Tensor moe_experts(const at::Tensor& x, const at::Tensor& gates, const at::Tensor& ids, Parameter& gate_up, Parameter& down) {
-  if (!use_kernels(x)) return composed(x, gates, ids, gate_up, down);
+  if (!use_kernels(x, kExpertsOp)) return composed(x, gates, ids, gate_up, down);
   const int64_t k = ids.size(1), experts = gate_up.shape()[0];
   const auto p = std::make_shared<const kernels::Permutation>(kernels::make_permutation(ints(ids), k, experts));
   at::Tensor h = swiglu_fused(grouped_linear(permute(x, p, k), gate_up, p, at::kFloat), x.scalar_type());

@@ -15,7 +15,7 @@ namespace weft::nn {
 Normed rms_norm(const at::Tensor& x, Parameter& weight, float eps, at::ScalarType dtype, bool want_exact) {
   const int64_t h = weight.numel();
   const bool narrow = dtype != at::kFloat;
-  if (!use_kernels(x)) {
+  if (!use_kernels(x, kNormOp)) {
     at::Tensor rows = x.reshape({-1, h});
     at::Tensor y = (rows * at::rsqrt(rows.pow(2).mean(-1, true) + eps) * weight.leaf()).reshape(x.sizes());
     return {y, narrow ? y.to(dtype) : y};

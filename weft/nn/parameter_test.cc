@@ -69,7 +69,7 @@ TEST(Parameter, GradientsAccumulateInFp32) {
   for (const bool composed : {false, true}) {
     auto w = parameter(normal({6, 10}, 1), at::kBFloat16);
     const at::Tensor x = normal({5, 10}, 2).to(at::kBFloat16), dy = normal({5, 6}, 3);
-    set_compositions_forced(composed);
+    force_compositions(composed ? kEveryOp : kNoOp);
     auto once = [&](float s) { backward({linear(x, *w, nullptr, at::kFloat)}, {dy * s}); };
     once(1);
     EXPECT_EQ(w->grad().scalar_type(), at::kFloat);
@@ -81,7 +81,7 @@ TEST(Parameter, GradientsAccumulateInFp32) {
     once(1024);
     for (int i = 0; i < 64; ++i) once(1);
     EXPECT_LE(relative(w->grad(), one * 1088), 1e-5);
-    set_compositions_forced(false);
+    force_compositions(kNoOp);
   }
 }
 
@@ -91,14 +91,14 @@ TEST(Parameter, FrozenOnesGetNoGradient) {
     auto norm = parameter(normal({10}, 3), at::kFloat, Precision::kFp32), table = parameter(normal({4, 10}, 4), at::kFloat);
     auto head = parameter(normal({7, 6}, 5), at::kFloat);
     for (auto* p : {w.get(), b.get(), norm.get(), head.get()}) p->set_trainable(false);
-    set_compositions_forced(composed);
+    force_compositions(composed ? kEveryOp : kNoOp);
     auto rows = std::make_shared<HeadRows>();
     rows->rows = {{1, 1.0f, nullptr, nullptr}, {6, 1.0f, nullptr, nullptr}};
     at::Tensor x = embedding(at::arange(2, at::kInt), *table);
     at::Tensor y = linear(rms_norm(x, *norm, 1e-6f, at::kFloat, true).exact, *w, b.get(), at::kFloat);
     at::Tensor lp = head_log_probs(y, *head, rows, false).log_probs;
     backward({lp}, {at::ones_like(lp)});
-    set_compositions_forced(false);
+    force_compositions(kNoOp);
     for (auto* p : {w.get(), b.get(), norm.get(), head.get()}) EXPECT_FALSE(p->grad().defined());
     EXPECT_GT(table->grad().abs().max().item<float>(), 0);
   }
@@ -124,10 +124,10 @@ TEST(Parameter, GradientHooksRunOnceAContribution) {
       EXPECT_GT(p.grad().abs().max().item<float>(), 0);  // already added
     });
     b->add_grad_hook([&](Parameter&) { ++biases; });
-    set_compositions_forced(composed);
+    force_compositions(composed ? kEveryOp : kNoOp);
     at::Tensor y = linear(normal({2, 10}, 3), *w, b.get(), at::kFloat), z = linear(normal({3, 10}, 4), *w, nullptr, at::kFloat);
     backward({y, z}, {at::ones_like(y), at::ones_like(z)});
-    set_compositions_forced(false);
+    force_compositions(kNoOp);
     EXPECT_EQ(weights, 2);
     EXPECT_EQ(biases, 1);
   }

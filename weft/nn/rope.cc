@@ -20,7 +20,7 @@ RopeTable rope_table(const at::Tensor& positions, const std::vector<float>& inv_
 }
 
 at::Tensor rope(const at::Tensor& x, int64_t heads, const RopeTable& table, at::ScalarType out) {
-  if (!use_kernels(x)) {
+  if (!use_kernels(x, kRopeOp)) {
     const int64_t d = x.size(1) / heads, half = d / 2;
     at::Tensor v = x.reshape({x.size(0), heads, d});
     at::Tensor a = v.narrow(2, 0, half), b = v.narrow(2, half, half);

@@ -38,8 +38,8 @@ inline std::unique_ptr<Parameter> parameter(const at::Tensor& value, at::ScalarT
 
 class ForcedCompositions {
  public:
-  ForcedCompositions() { set_compositions_forced(true); }
-  ~ForcedCompositions() { set_compositions_forced(false); }
+  ForcedCompositions() { force_compositions(kEveryOp); }
+  ~ForcedCompositions() { force_compositions(kNoOp); }
 };
 
 inline bool same_bits(const at::Tensor& a, const at::Tensor& b) {

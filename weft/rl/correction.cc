@@ -1,7 +1,10 @@
 #include "weft/rl/correction.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 
+#include "weft/base/error.h"
 #include "weft/base/math.h"
 
 namespace weft {
@@ -143,9 +146,18 @@ CorrectionResult rollout_correction(const PackedRows& rows, std::span<const doub
   if (tokens == 0) return out;
   out.rejected_tokens = lost_tokens / tokens;
   out.rejected_rows = lost_rows / nonempty;
-  weight_statistics(rows, out);
-  if (options.batch_normalize && options.level != ImportanceLevel::kNone) {
-    const double factor = normaliser(rows, out, options.level);
+  PackedRows weighed = rows;
+  if (options.own) {
+    weighed.mask = out.mask;
+    out.weights = options.own(weighed, old_log_probs, rollout_log_probs);
+    if (out.weights.size() != out.mask.size())
+      throw ValueError(fmt::format("the rollout correction returned {} weights for {} tokens", out.weights.size(), out.mask.size()));
+    for (size_t t = 0; t < out.mask.size(); ++t)
+      if (!out.mask[t]) out.weights[t] = 0.0;
+  }
+  weight_statistics(weighed, out);
+  if (options.batch_normalize && (options.own || options.level != ImportanceLevel::kNone)) {
+    const double factor = normaliser(weighed, out, options.own ? ImportanceLevel::kToken : options.level);
     if (factor > 1e-8) {
       out.norm_factor = factor;
       for (double& w : out.weights) w /= factor;

@@ -37,6 +37,12 @@ struct RejectionRule {
 // 1/C to C). ValueError names the part that is wrong.
 std::vector<RejectionRule> parse_rejection_rules(const std::string& options, const std::string& thresholds);
 
+// A user's own weights, per token of packed rows (values outside the mask are not read), by the name that
+// algorithm.rollout_correction.rollout_is gives. They multiply the policy term; rejection and veto come before them.
+using CorrectionFn = std::function<std::vector<double>(const PackedRows& rows, std::span<const double> old_log_probs,
+                                                       std::span<const double> rollout_log_probs)>;
+using CorrectionRegistry = std::map<std::string, CorrectionFn>;
+
 struct CorrectionOptions {
   ImportanceLevel level = ImportanceLevel::kNone;
   double lower = 0.0;
@@ -45,6 +51,7 @@ struct CorrectionOptions {
   bool batch_normalize = false;
   std::vector<RejectionRule> rejections;
   double veto = 0.0;  // a row with any rho below it is rejected; 0 = off
+  CorrectionFn own;   // weights in the place of a level's: no bounds; normalised over tokens. ValueError for a wrong count
 };
 
 // verl's rollout_is_threshold: "2.0" truncates above, "0.5_2.0" masks outside. ValueError unless 0 <= lower < upper.
@@ -67,12 +74,6 @@ struct CorrectionResult {
 // Values outside the mask are never read.
 CorrectionResult rollout_correction(const PackedRows& rows, std::span<const double> old_log_probs,
                                     std::span<const double> rollout_log_probs, const CorrectionOptions& options);
-
-// A user's own weights, per token of packed rows (values outside the mask are not read), by the name that
-// algorithm.rollout_correction.rollout_is gives. They multiply the policy term; rejection and veto come before them.
-using CorrectionFn = std::function<std::vector<double>(const PackedRows& rows, std::span<const double> old_log_probs,
-                                                       std::span<const double> rollout_log_probs)>;
-using CorrectionRegistry = std::map<std::string, CorrectionFn>;
 
 // Off-policy sequence mask: per token 0 in rows with a negative mean advantage whose mean (reference - current) log-prob is above
 // `threshold`, 1 elsewhere. A factor of the weights: the rows stay in the denominators. reference: rollout log-probs, else old

@@ -111,6 +111,28 @@ TEST(CorrectionTest, Veto_RejectsTheRow) {
   EXPECT_EQ(r.rejected_rows, 0.5);
 }
 
+// Own weights see the mask after the veto, are measured as they are and normalised over its tokens.
+TEST(CorrectionTest, OwnWeights_AreMeasuredAndNormalised) {
+  Small s;
+  std::swap(s.old, s.rollout);  // the veto takes the second row
+  CorrectionOptions options;
+  options.veto = 1e-4;
+  options.batch_normalize = true;
+  options.own = [](const PackedRows& rows, std::span<const double> old, std::span<const double>) {
+    EXPECT_EQ(std::vector<uint8_t>(rows.mask.begin(), rows.mask.end()), (std::vector<uint8_t>{1, 1, 0, 0}));
+    Values w(old.size(), std::nan(""));
+    w[0] = 1, w[1] = 3;
+    return w;
+  };
+  const CorrectionResult r = rollout_correction(s.rows(), s.old, s.rollout, options);
+  EXPECT_EQ(r.weights, (Values{0.5, 1.5, 0, 0}));
+  EXPECT_EQ(r.weight_mean, 2.0);
+  EXPECT_EQ(r.weight_max, 3.0);
+  EXPECT_EQ(r.effective_sample_size, 16.0 / 20);
+  options.own = [](const PackedRows&, std::span<const double>, std::span<const double>) { return Values(3, 1.0); };
+  EXPECT_THROW(rollout_correction(s.rows(), s.old, s.rollout, options), ValueError);
+}
+
 TEST(CorrectionTest, ABatchWithoutTokens_IsDefined) {
   const std::vector<int64_t> offsets = {0, 1};
   const std::vector<uint8_t> mask = {0};

@@ -54,6 +54,22 @@ TEST_F(AlgorithmsTest, DynamicSamplingGoesOnWithWhatItHasAtTheBound) {
   }
 }
 
+// A step without any group ends the run with all steps before it saved: with another setting it goes on from there.
+TEST_F(AlgorithmsTest, DynamicSamplingWithoutAGroupLosesNoStep) {
+  int calls = 0;
+  add_reward("early", [&calls](const RewardRequest&) { return reward_value(calls < 12 ? ++calls : 0); });
+  const std::vector<std::string> early = {"reward.funcs=early", "algorithm.filter_groups.enable=true", "algorithm.filter_groups.max_num_gen_batches=2"};
+  try {
+    train("late", 2, early);
+    ADD_FAILURE() << "trained on groups without a signal";
+  } catch (const ValueError& e) {
+    EXPECT_NE(std::string(e.what()).find("What came before is saved"), std::string::npos) << e.what();
+  }
+  train("late", 2, {"reward.funcs=early"});
+  EXPECT_EQ(column("late", "reward/mean"), (std::vector<double>{6.5, 0}));
+  EXPECT_EQ(metrics("late").size(), 2u);
+}
+
 TEST_F(AlgorithmsTest, DynamicSamplingByOneReward) {
   reward_even_prompts();
   add_reward("noise", even_digits);

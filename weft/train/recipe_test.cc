@@ -212,6 +212,7 @@ TEST(Recipe, ContradictionsNameTheirKeys) {
       {{"algorithm.rollout_correction.rollout_is_threshold=x"}, "rollout_is_threshold"},
       {{"actor.kl_loss_type=k9"}, "kl_loss_type"},
       {{"algorithm.rollout_correction.rollout_rs_threshold=2"}, "without"},
+      {{"teacher.path=t", "algorithm.teacher_kl_coef=0"}, "for nothing"},
       {{"actor.param_dtype=int8"}, "one of"},
   };
   for (const auto& c : cases) EXPECT_THAT(error_of(kSmallest, c.overrides), HasSubstr(c.expected)) << c.overrides[0];

@@ -170,6 +170,8 @@ void validate_rl(const Recipe& r, const RecipeChoices& choices) {
     refuse(fmt::format("algorithm.kl_ctrl.horizon = {} is not above a fifth of the step's {} responses: one step could make the KL weight "
                        "negative",
                        r.algorithm.kl_ctrl.horizon, responses));
+  if (!r.teacher_path.empty() && r.algorithm.teacher_kl_coef == 0)
+    refuse("teacher.path with algorithm.teacher_kl_coef = 0: the teacher would be computed for nothing; leave one of them out");
   const RolloutCorrectionRecipe& c = r.algorithm.rollout_correction;
   require_known("algorithm.rollout_correction.rollout_is", c.rollout_is, {"null", "token", "sequence", "geometric"}, choices.corrections);
   by_rl("algorithm.rollout_correction.rollout_is_threshold", [&] {

@@ -28,12 +28,8 @@ std::vector<double> correct(const RolloutCorrectionRecipe& c, const CorrectionRe
   options.veto = c.rollout_token_veto_threshold;
   const bool weighted = options.level != ImportanceLevel::kNone || found != own.end();
   if (!weighted && options.rejections.empty() && options.veto == 0) return {};
+  if (found != own.end()) options.own = found->second;
   CorrectionResult r = rollout_correction({offsets, mask}, old, rollout, options);
-  if (found != own.end()) {
-    r.weights = found->second({offsets, r.mask}, old, rollout);
-    if (r.weights.size() != mask.size())
-      throw ValueError(fmt::format("the rollout correction \"{}\" returned {} weights for {} tokens", c.rollout_is, r.weights.size(), mask.size()));
-  }
   row.set("rollout_corr/is_mean", r.weight_mean);
   row.set("rollout_corr/is_max", r.weight_max);
   row.set("rollout_corr/is_outside", r.outside_fraction);

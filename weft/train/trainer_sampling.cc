@@ -2,6 +2,7 @@
 #include <cmath>
 
 #include "weft/base/error.h"
+#include "weft/base/log.h"
 #include "weft/base/random.h"
 #include "weft/rl/dapo.h"
 #include "weft/train/step_data.h"
@@ -57,11 +58,17 @@ void Trainer::generate_step(StepData& data) {
       for (size_t i = p * n; i < (p + 1) * n; ++i) data.samples.push_back(std::move(samples[i]));
     }
     next = sampling.add(groups, static_cast<int64_t>(prompts.size()));
+    if (next == DynamicSampling::Next::kGenerate && (data.batches + 1) % 10 == 0)
+      log_warn("step {}: {} batches of {} prompts gave {} of {} groups that differ in \"{}\" (algorithm.filter_groups.max_num_gen_batches = {})",
+               data.step, data.batches + 1, wanted, data.prompts.size(), wanted, filter.metric, filter.max_num_gen_batches);
   }
-  if (data.prompts.empty())
+  if (data.prompts.empty()) {
+    save(nullptr);
     throw ValueError(fmt::format("no group of step {} has responses that differ in \"{}\", in {} batches of {} prompts "
-                                 "(algorithm.filter_groups): other data, a higher rollout.temperature or a larger rollout.n would help",
-                                 data.step, filter.metric, data.batches, wanted));
+                                 "(algorithm.filter_groups): other data, a higher rollout.temperature or a larger rollout.n would help. "
+                                 "What came before is saved in {}",
+                                 data.step, filter.metric, data.batches, wanted, run_dir_->checkpoints()));
+  }
   data.carried.set("rollout/tokens", static_cast<double>(engine_->tokens_generated() - before));
   if (filter.enable) {
     data.carried.set("filter_groups/batches", static_cast<double>(data.batches));
