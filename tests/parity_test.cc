@@ -108,15 +108,20 @@ TEST_F(Parity, InverseFailsWhenOneOpOfTheTrainerFollowsNoRule) {
   for (const bool bf16 : {false, true})
     for (const Case c : {Case{nn::kLinearOp, "2, 3, 7"}, {nn::kNormOp, "4, 7"}, {nn::kAttentionOp, "5"}, {nn::kActivationOp, "1"},
                          {nn::kRouterOp, "6"}, {nn::kExpertsOp, "2, 6, 7"}, {nn::kHeadOp, "2, 4"}}) {
-      Mix mix;
-      mix.bf16 = bf16, mix.target = kernels::available_targets().back();
-      auto model = small_model(0, bf16);
-      const std::vector<Trajectory> trajectories = rollout(*model, mix);
-      ASSERT_TRUE(train_and_compare(*model, trajectories, mix).exact());
-      nn::force_compositions(c.op);
-      const ParityResult r = train_and_compare(*model, trajectories, mix);
-      nn::force_compositions(nn::kNoOp);
-      EXPECT_GT(r.unequal_tokens, 0) << "op " << c.op << ", rules " << c.rules << ", bf16 " << bf16;
+      if (bf16 && c.op == nn::kActivationOp) continue;  // its last fp32 bit hardly ever outlives the rounding: fp32 judges
+      // Rounding to bf16 hides most differences of one fp32 bit: rollouts until one shows.
+      int64_t unequal = 0;
+      for (uint64_t seed = 1; seed <= 40 && unequal == 0; ++seed) {
+        Mix mix;
+        mix.bf16 = bf16, mix.seed = seed, mix.n = 4, mix.companions = 6, mix.target = kernels::available_targets().back();
+        auto model = small_model(0, bf16);
+        const std::vector<Trajectory> trajectories = rollout(*model, mix);
+        nn::force_compositions(c.op);
+        unequal = train_and_compare(*model, trajectories, mix).unequal_tokens;
+        nn::force_compositions(nn::kNoOp);
+        ASSERT_TRUE(train_and_compare(*model, trajectories, mix).exact());
+      }
+      EXPECT_GT(unequal, 0) << "op " << c.op << ", rules " << c.rules << ", bf16 " << bf16;
     }
 }
 

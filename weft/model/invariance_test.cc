@@ -24,7 +24,7 @@ class Invariance : public ::testing::Test {
   void TearDown() override {
     kernels::force_target(kernels::available_targets().back());
     set_num_threads(1);
-    nn::set_compositions_forced(false);
+    nn::force_compositions(nn::kNoOp);
   }
 };
 
@@ -115,7 +115,7 @@ TEST_F(Invariance, AnotherOrderOfAdditionsIsSeen) {
   const at::Tensor z = hidden_of(*m, batch, reversed);
   EXPECT_FALSE(same_bits(y, z));
   EXPECT_LE(relative(z, y), 1e-4);
-  nn::set_compositions_forced(true);
+  nn::force_compositions(nn::kEveryOp);
   LiveRouting live;
   const at::Tensor composed = hidden_of(*m, batch, live);
   EXPECT_FALSE(same_bits(y, composed));
@@ -129,7 +129,7 @@ TEST_F(Invariance, CompositionsOverAPagedCacheMatchAWholeForward) {
   const Tokens tokens = some_tokens(21, 6);
   LiveRouting live;
   const at::Tensor whole = hidden_of(*m, {tokens}, live);
-  nn::set_compositions_forced(true);
+  nn::force_compositions(nn::kEveryOp);
   const kernels::KvShape kv{2, 10, 8, DType::kF32};
   std::vector<std::vector<float>> memory(3, std::vector<float>(static_cast<size_t>(kv.block_elements() * 3)));
   std::vector<void*> caches;

@@ -32,9 +32,9 @@ TEST_P(Golden, KernelsMatchTransformers) {
 
 TEST_P(Golden, CompositionsMatchTransformers) {
   LoadedModel m = load_model(model_dir(GetParam()), DType::kF32);
-  nn::set_compositions_forced(true);
+  nn::force_compositions(nn::kEveryOp);
   const CheckReport r = check_model(m, golden(m));
-  nn::set_compositions_forced(false);
+  nn::force_compositions(nn::kNoOp);
   EXPECT_TRUE(r.ok()) << r.table(false);
 }
 
