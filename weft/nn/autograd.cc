@@ -34,6 +34,21 @@ class BackwardNode : public torch::autograd::Node {
 
 std::atomic<unsigned> composed_ops{kNoOp};
 
+// libtorch runs the backward of CPU tensors in the thread that asks for it.
+thread_local bool backward_runs = false;
+thread_local std::vector<std::function<void()>> at_end;
+
+struct BackwardScope {
+  BackwardScope() {
+    WEFT_CHECK(!backward_runs, "a backward inside a backward");
+    backward_runs = true;
+  }
+  ~BackwardScope() {
+    backward_runs = false;
+    at_end.clear();
+  }
+};
+
 }  // namespace
 
 bool needs_grad(std::initializer_list<at::Tensor> inputs, std::initializer_list<Parameter*> params) {
@@ -48,6 +63,8 @@ bool needs_grad(std::initializer_list<at::Tensor> inputs, std::initializer_list<
 std::vector<at::Tensor> record(std::initializer_list<at::Tensor> inputs, std::initializer_list<Parameter*> params,
                                std::vector<at::Tensor> outputs, Backward backward) {
   if (!needs_grad(inputs, params)) return outputs;
+  for (Parameter* p : params)
+    if (p && p->trainable()) p->expect_grad();
   auto node = make_node<BackwardNode>(std::move(backward));
   torch::autograd::edge_list edges;
   for (const at::Tensor& t : inputs)
@@ -84,7 +101,18 @@ at::Tensor recompute(const at::Tensor& x, std::function<at::Tensor(const at::Ten
   return y;
 }
 
-void backward(const std::vector<at::Tensor>& roots, const std::vector<at::Tensor>& grads) { torch::autograd::backward(roots, grads); }
+void backward(const std::vector<at::Tensor>& roots, const std::vector<at::Tensor>& grads) {
+  BackwardScope scope;
+  torch::autograd::backward(roots, grads);
+  for (size_t i = 0; i < at_end.size(); ++i) at_end[i]();
+}
+
+bool in_backward() { return backward_runs; }
+
+void at_backward_end(std::function<void()> fn) {
+  WEFT_CHECK(backward_runs, "no backward is running");
+  at_end.push_back(std::move(fn));
+}
 
 void force_compositions(unsigned ops) { composed_ops = ops; }
 bool use_kernels(const at::Tensor& t, Op op) { return t.is_cpu() && !(composed_ops & op); }

@@ -36,6 +36,9 @@ at::Tensor recompute(const at::Tensor& x, std::function<at::Tensor(const at::Ten
 
 // Runs the graph behind `roots` with these gradients: the one entry to libtorch's engine.
 void backward(const std::vector<at::Tensor>& roots, const std::vector<at::Tensor>& grads);
+// Whether this thread is inside it (then a forward is a recompute), and what shall run when it has ended without an error.
+bool in_backward();
+void at_backward_end(std::function<void()> fn);
 
 // Kernels run on CPU tensors, ATen compositions elsewhere. The named ops run their compositions on the CPU too: the second oracle of
 // each kernel, and a trainer whose order of sums is another in the tests of parity.

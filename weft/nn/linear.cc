@@ -20,7 +20,7 @@ at::Tensor linear(const at::Tensor& x, Parameter& weight, Parameter* bias, at::S
   }
   const int64_t n = weight.shape()[0];
   at::Tensor y = at::empty({x.size(0), n}, x.options().dtype(out));
-  kernels::gemm(matrix(x), weight.packed(), bias ? bias->master().data_ptr<float>() : nullptr, matrix(y), chain);
+  kernels::gemm(matrix(x), weight.packed(), bias ? bias->compute().data_ptr<float>() : nullptr, matrix(y), chain);
   at::Tensor xs = x.detach();
   Parameter* w = &weight;
   const bool x_grad = x.requires_grad();

@@ -27,6 +27,13 @@ class Module {
   // This module and all below it, parents first.
   std::vector<Module*> modules();
 
+  // What another folder keeps for this module (a shard group of weft/parallel), for as long as the module lives.
+  struct Extension {
+    virtual ~Extension() = default;
+  };
+  void set_extension(std::unique_ptr<Extension> e) { extension_ = std::move(e); }
+  Extension* extension() const { return extension_.get(); }
+
   using Hook = std::function<void(Module&)>;
   void add_forward_pre_hook(Hook hook) { pre_hooks_.push_back(std::move(hook)); }
   void add_forward_hook(Hook hook) { post_hooks_.push_back(std::move(hook)); }
@@ -61,6 +68,7 @@ class Module {
   std::vector<std::unique_ptr<Module>> owned_modules_;
   std::vector<std::unique_ptr<Parameter>> owned_parameters_;
   std::vector<Hook> pre_hooks_, post_hooks_;
+  std::unique_ptr<Extension> extension_;
 };
 
 }  // namespace weft::nn

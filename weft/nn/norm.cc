@@ -25,7 +25,7 @@ Normed rms_norm(const at::Tensor& x, Parameter& weight, float eps, at::ScalarTyp
   if (want_exact || !narrow) exact = at::empty_like(x);
   if (narrow) rounded = at::empty(x.sizes(), x.options().dtype(dtype));
   const kernels::ConstMatrix xm{x.data_ptr(), DType::kF32, rows, h, h};
-  kernels::rms_norm_forward(xm, weight.master().data_ptr<float>(), eps, exact.defined() ? exact.data_ptr<float>() : nullptr,
+  kernels::rms_norm_forward(xm, weight.compute().data_ptr<float>(), eps, exact.defined() ? exact.data_ptr<float>() : nullptr,
                             narrow ? static_cast<bf16*>(rounded.data_ptr()) : nullptr, rstd.data_ptr<float>());
   at::Tensor xs = x.detach();
   Parameter* w = &weight;
@@ -47,7 +47,7 @@ Normed rms_norm(const at::Tensor& x, Parameter& weight, float eps, at::ScalarTyp
     at::Tensor dx = at::empty(xs.sizes(), fp32());
     std::vector<float> unused(w->trainable() ? 0 : h);
     kernels::rms_norm_backward({dy.data_ptr(), dtype_of(dy), rows, h, h}, {xs.data_ptr(), DType::kF32, rows, h, h},
-                               w->master().data_ptr<float>(), rstd.data_ptr<float>(), dx.data_ptr<float>(), false,
+                               w->compute().data_ptr<float>(), rstd.data_ptr<float>(), dx.data_ptr<float>(), false,
                                w->trainable() ? w->grad_data() : unused.data());
     if (w->trainable()) w->notify_grad();
     return {dx};

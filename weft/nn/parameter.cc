@@ -4,6 +4,8 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
 
+#include <utility>
+
 #include "weft/base/error.h"
 #include "weft/nn/view.h"
 
@@ -12,21 +14,43 @@ namespace weft::nn {
 Parameter::Parameter(std::string name, std::vector<int64_t> shape, Precision precision)
     : name_(std::move(name)), shape_(std::move(shape)), precision_(precision) {
   for (int64_t s : shape_) numel_ *= s;
+  local_shape_ = shape_;
+}
+
+void Parameter::shard(std::vector<int64_t> local_shape, ShardOwner* owner) {
+  WEFT_CHECK(!materialized() && !owner_, "{} is sharded twice, or after it was materialized", name_);
+  local_shape_ = std::move(local_shape);
+  owner_ = owner;
+}
+
+void Parameter::set_gathered(at::Tensor full) {
+  gathered_ = std::move(full);
+  packed_.clear();
+}
+
+at::Tensor Parameter::take_full_grad() { return std::exchange(full_grad_, at::Tensor()); }
+
+const at::Tensor& Parameter::compute() {
+  if (!owner_) return compute_;
+  if (!gathered_.defined()) owner_->gather(*this);
+  WEFT_CHECK(gathered_.defined(), "{} was not gathered", name_);
+  return gathered_;
 }
 
 void Parameter::materialize(const at::Device& device, at::ScalarType param_dtype) {
   at::NoGradGuard guard;
   param_dtype_ = precision_ == Precision::kFp32 ? at::kFloat : param_dtype;
-  master_ = at::empty(shape_, at::TensorOptions().dtype(at::kFloat).device(device));
-  compute_ = param_dtype_ == at::kFloat ? master_ : at::empty(shape_, at::TensorOptions().dtype(param_dtype_).device(device));
+  master_ = at::empty(local_shape_, at::TensorOptions().dtype(at::kFloat).device(device));
+  compute_ = param_dtype_ == at::kFloat ? master_ : at::empty(local_shape_, at::TensorOptions().dtype(param_dtype_).device(device));
 }
 
 void Parameter::updated() {
   at::NoGradGuard guard;
   if (param_dtype_ == at::kBFloat16 && master_.is_cpu())
-    kernels::convert(master_.data_ptr<float>(), static_cast<bf16*>(compute_.data_ptr()), numel_);
+    kernels::convert(master_.data_ptr<float>(), static_cast<bf16*>(compute_.data_ptr()), master_.numel());
   else if (param_dtype_ != at::kFloat)
     compute_.copy_(master_);
+  gathered_ = at::Tensor();
   packed_.clear();
 }
 
@@ -34,21 +58,32 @@ const kernels::PackedWeight& Parameter::packed() {
   if (packed_.empty() || packed_.packed_for() != kernels::active_target()) {
     WEFT_CHECK(shape_.size() == 2 || shape_.size() == 3, "{}: packing needs 2 or 3 dims", name_);
     const size_t d = shape_.size();
-    packed_.pack(compute_.data_ptr(), dtype_of(compute_), d == 3 ? shape_[0] : 1, shape_[d - 2], shape_[d - 1]);
+    const at::Tensor& w = compute();
+    packed_.pack(w.data_ptr(), dtype_of(w), d == 3 ? shape_[0] : 1, shape_[d - 2], shape_[d - 1]);
   }
   return packed_;
 }
 
 at::Tensor& Parameter::mutable_grad() {
-  if (!grad_.defined()) grad_ = at::zeros(shape_, at::TensorOptions().dtype(at::kFloat).device(master_.device()));
+  if (!grad_.defined()) grad_ = at::zeros(local_shape_, at::TensorOptions().dtype(at::kFloat).device(master_.device()));
   return grad_;
 }
 
-float* Parameter::grad_data() { return mutable_grad().data_ptr<float>(); }
+at::Tensor& Parameter::full_grad() {
+  if (!owner_) return mutable_grad();
+  if (!full_grad_.defined()) full_grad_ = at::zeros(shape_, at::TensorOptions().dtype(at::kFloat).device(master_.device()));
+  return full_grad_;
+}
+
+float* Parameter::grad_data() { return full_grad().data_ptr<float>(); }
+
+void Parameter::expect_grad() {
+  if (owner_) owner_->grad_expected(*this);
+}
 
 void Parameter::add_grad(const at::Tensor& g) {
   at::NoGradGuard guard;
-  mutable_grad().add_(g.to(at::kFloat));
+  full_grad().add_(g.to(at::kFloat));
   notify_grad();
 }
 
@@ -58,11 +93,13 @@ void Parameter::zero_grad() {
 
 void Parameter::notify_grad() {
   for (auto& hook : grad_hooks_) hook(*this);
+  if (owner_) owner_->grad_added(*this);
 }
 
 at::Tensor Parameter::leaf() {
-  at::Tensor t = compute_.detach();
+  at::Tensor t = compute().detach();
   if (!trainable_ || !at::GradMode::is_enabled()) return t;
+  expect_grad();
   t.set_requires_grad(true);
   t.register_hook([this](const at::Tensor& g) { add_grad(g); });
   return t;

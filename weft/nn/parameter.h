@@ -15,6 +15,19 @@ namespace weft::nn {
 // routers, norms and biases stay fp32.
 enum class Precision { kParamDtype, kFp32 };
 
+class Parameter;
+
+// Who cut parameters into shards (weft/parallel); called on the rank's own thread.
+class ShardOwner {
+ public:
+  virtual ~ShardOwner() = default;
+  // A read found no gathered copy: set_gathered() before returning, or throw.
+  virtual void gather(Parameter& p) = 0;
+  // An op recorded a backward that will add to the gradient; one did.
+  virtual void grad_expected(Parameter& p) = 0;
+  virtual void grad_added(Parameter& p) = 0;
+};
+
 class Parameter {
  public:
   Parameter(std::string name, std::vector<int64_t> shape, Precision precision);
@@ -31,10 +44,23 @@ class Parameter {
   void materialize(const at::Device& device, at::ScalarType param_dtype);
   bool materialized() const { return master_.defined(); }
 
-  // fp32 [shape]. Whoever writes it calls updated() afterwards.
+  // Before materialize(): master, its rounded copy and grad() are this rank's part only, of `local_shape`; compute() is what the owner
+  // gathered, of shape(), and backward adds to a gradient of shape(), which the owner takes. The owner outlives the parameter.
+  void shard(std::vector<int64_t> local_shape, ShardOwner* owner);
+  bool sharded() const { return owner_ != nullptr; }
+  ShardOwner* shard_owner() const { return owner_; }
+  const std::vector<int64_t>& local_shape() const { return local_shape_; }
+  const at::Tensor& local_compute() const { return compute_; }
+  // The full tensor in param_dtype; undefined gives it back. Drops the packed form.
+  void set_gathered(at::Tensor full);
+  bool gathered() const { return gathered_.defined(); }
+  // What backward has added so far, of shape(); undefined where nothing was. Starts anew.
+  at::Tensor take_full_grad();
+
+  // fp32 [local_shape]. Whoever writes it calls updated() afterwards.
   const at::Tensor& master() const { return master_; }
-  // What forward reads: the master itself in fp32, else its copy rounded to param_dtype.
-  const at::Tensor& compute() const { return compute_; }
+  // What forward reads: the master itself in fp32, else its copy rounded to param_dtype; gathered where it is sharded.
+  const at::Tensor& compute();
   at::ScalarType param_dtype() const { return param_dtype_; }
   // Refreshes the compute copy and drops the packed form.
   void updated();
@@ -45,14 +71,17 @@ class Parameter {
   bool trainable() const { return trainable_; }
   void set_trainable(bool on) { trainable_ = on; }
 
-  // The fp32 gradient buffer: allocated and zero on first use, summed into by backward, never rounded. Undefined until then.
+  // The fp32 gradient of the master, which the optimizer reads: allocated and zero on first use, never rounded. Undefined until then.
   const at::Tensor& grad() const { return grad_; }
   at::Tensor& mutable_grad();
-  float* grad_data();  // CPU only
-  void add_grad(const at::Tensor& g);
   void zero_grad();
 
-  // Called by ops when one backward contribution has been added to grad(); sharding hangs its reductions here.
+  // For ops. Backward adds to the buffer of the full shape (grad() itself where nothing is sharded), zero on first use.
+  float* grad_data();  // CPU only
+  void add_grad(const at::Tensor& g);
+  void expect_grad();
+
+  // Called by ops when one backward contribution has been added.
   void add_grad_hook(std::function<void(Parameter&)> hook) { grad_hooks_.push_back(std::move(hook)); }
   void notify_grad();
 
@@ -60,13 +89,17 @@ class Parameter {
   at::Tensor leaf();
 
  private:
+  at::Tensor& full_grad();
+
   std::string name_;
   std::vector<int64_t> shape_;
   int64_t numel_ = 1;
   Precision precision_;
   at::ScalarType param_dtype_ = at::kFloat;
   bool trainable_ = true;
-  at::Tensor master_, compute_, grad_;
+  std::vector<int64_t> local_shape_;
+  ShardOwner* owner_ = nullptr;
+  at::Tensor master_, compute_, grad_, gathered_, full_grad_;
   kernels::PackedWeight packed_;
   std::vector<std::function<void(Parameter&)>> grad_hooks_;
 };

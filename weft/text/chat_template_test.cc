@@ -154,6 +154,8 @@ std::string error_of(const std::string& source) {
 TEST(ChatTemplate, ErrorsTellLineAndColumn) {
   EXPECT_EQ(error_of("a\n  {{ 'x' | nope }}"), "t:2:12: no filter named 'nope'");
   EXPECT_EQ(error_of("{{ 1 is nope }}"), "t:1:9: no test named 'nope'");
+  for (const std::string index : {"-5:, 3", "1, 2:", ":, :"})
+    EXPECT_THAT(error_of("{{ 'abc'[" + index + "] }}"), testing::HasSubstr("a slice among several indices")) << index;
   EXPECT_EQ(error_of("a\nb {{ missing.x }}"), "t:2:13: 'missing' is undefined");
   EXPECT_EQ(error_of("\n\n {{ raise_exception('no ' ~ 1) }}"), "t:3:20: no 1");
   EXPECT_EQ(error_of("{% if true %}"),

@@ -333,6 +333,8 @@ NodePtr ExpressionParser::postfix(NodePtr node) {
         NodePtr tuple = make(Op::kTuple, at);
         add_kid(*tuple, std::move(index));
         while (skip_operator(",")) add_kid(*tuple, subscript());
+        for (const NodePtr& part : tuple->kids)
+          if (part->op == Op::kSlice) fail(part->place, "a slice among several indices: no list, string or dict takes one");
         index = std::move(tuple);
       }
       expect_operator("]");

@@ -19,6 +19,7 @@
 #include "weft/base/error.h"
 #include "weft/checkpoint/hf_weights.h"
 #include "weft/io/safetensors.h"
+#include "weft/nn/autograd.h"
 #include "weft/nn/moe.h"
 
 namespace weft {
@@ -124,7 +125,7 @@ class Checker {
     if (want("loss")) add("loss", std::fabs(-host.to(at::kDouble).mean().item<double>() - golden_.get("loss").item<float>()), lp_tolerance);
     for (auto& [layer, seen] : routing.layers) choices(layer, seen);
     for (nn::Parameter* p : model.parameters()) p->zero_grad();
-    lp.backward(at::full(lp.sizes(), -1.0 / static_cast<double>(lp.numel()), lp.options()));
+    nn::backward({lp}, {at::full(lp.sizes(), -1.0 / static_cast<double>(lp.numel()), lp.options())});
   }
 
   void choices(int64_t layer, const RecordingRouting::Layer& seen) {

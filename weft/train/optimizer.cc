@@ -67,7 +67,7 @@ double Optimizer::update(double norm) {
     step.weight_decay = p.dim() >= 2 ? recipe_.weight_decay : 0.0;
     at::Tensor& grad = p.mutable_grad();
     if (grad.is_cpu()) {
-      kernels::adamw(step, grad.data_ptr<float>(), p.master().data_ptr<float>(), s.m.data_ptr<float>(), s.v.data_ptr<float>(), p.numel());
+      kernels::adamw(step, grad.data_ptr<float>(), p.master().data_ptr<float>(), s.m.data_ptr<float>(), s.v.data_ptr<float>(), p.master().numel());
     } else {
       const double t = static_cast<double>(step.step);
       at::Tensor g = grad * step.grad_scale;
