@@ -78,11 +78,12 @@ Layout Layout::from_boxes(std::vector<int64_t> shape, const std::map<int64_t, st
   if (boxes.empty()) throw ValueError("a layout of boxes has no rank");
   Layout out;
   std::vector<int64_t> ranks;
-  for (const auto& [rank, list] : boxes) {
+  for (const auto& entry : boxes) {
+    const int64_t rank = entry.first;
     ranks.push_back(rank);
     std::vector<LocalBox>& kept = out.boxes_[rank];
     int64_t rows = 0;
-    for (const Box& box : list) {
+    for (const Box& box : entry.second) {
       const auto fail = [&](const std::string& what) {
         throw ValueError(fmt::format("box {} of rank {} in {}: {}", box_text(box), rank, shape_text(shape), what));
       };

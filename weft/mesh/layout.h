@@ -36,6 +36,7 @@ struct HolderSet {
   std::vector<LocalBox> boxes;
 };
 
+// A value. The default is a 0-d tensor on rank 0.
 class Layout {
  public:
   // Every rank of the mesh holds the whole tensor. ValueError for a negative size or more than 2^62 elements.

@@ -163,6 +163,37 @@ std::vector<Transfer> plan_copy(const Layout& from, const Layout& to, SendLoad* 
   return plan_copy(sources, to.holder_sets(), from.dims(), load);
 }
 
+void check_plan(const std::vector<Transfer>& plan, const Layout& from, const Layout& to) {
+  const auto owned = [](const Layout& layout) {
+    std::map<int64_t, std::vector<LocalBox>> out;
+    for (int64_t r : layout.mesh().ranks()) out[r] = layout.boxes(r);
+    return out;
+  };
+  const auto holds = [](const std::vector<LocalBox>& boxes, const Box& box, const std::vector<int64_t>& offset) {
+    return std::any_of(boxes.begin(), boxes.end(),
+                       [&](const LocalBox& b) { return intersect(b.box, box) == box && offset_within(b, box) == offset; });
+  };
+  std::map<int64_t, std::vector<LocalBox>> sources = owned(from), destinations = owned(to);
+  std::map<int64_t, std::vector<const Box*>> arrived;
+  for (const Transfer& t : plan) {
+    const std::string text =
+        fmt::format("{} of {} from rank {} to rank {}", box_text(t.box), shape_text(from.shape()), t.source, t.destination);
+    WEFT_CHECK(t.box.numel() > 0, "{}", text);
+    WEFT_CHECK(holds(sources[t.source], t.box, t.source_offset), "{}: not there at the source", text);
+    WEFT_CHECK(holds(destinations[t.destination], t.box, t.destination_offset), "{}: does not belong there", text);
+    if (t.source != t.destination)
+      for (const LocalBox& had : sources[t.destination])
+        WEFT_CHECK(intersect(had.box, t.box).numel() == 0, "{}: the destination has it", text);
+    for (const Box* other : arrived[t.destination]) WEFT_CHECK(intersect(*other, t.box).numel() == 0, "{}: arrives twice", text);
+    arrived[t.destination].push_back(&t.box);
+  }
+  for (const auto& [rank, boxes] : destinations) {
+    int64_t elements = 0;
+    for (const Box* box : arrived[rank]) elements += box->numel();
+    WEFT_CHECK(elements == to.numel(rank), "rank {} gets {} of {} elements", rank, elements, to.numel(rank));
+  }
+}
+
 std::map<int64_t, int64_t> bytes_sent(const std::vector<Transfer>& plan, int64_t element_size) {
   std::map<int64_t, int64_t> out;
   for (const Transfer& t : plan)

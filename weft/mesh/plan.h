@@ -35,6 +35,10 @@ std::vector<Transfer> plan_copy(const Layout& from, const Layout& to, SendLoad* 
 std::vector<Transfer> plan_copy(const std::vector<HolderSet>& from, const std::vector<HolderSet>& to, int64_t dims,
                                 SendLoad* load);
 
+// The integrity check of a plan from `from` to `to`: each transfer lies within what its source and its destination own and at the
+// right offsets, each destination gets all of its elements once, none that it has. A failed WEFT_CHECK else.
+void check_plan(const std::vector<Transfer>& plan, const Layout& from, const Layout& to);
+
 // Bytes on the wire, local copies not counted; ranks that send or receive nothing are not there.
 std::map<int64_t, int64_t> bytes_sent(const std::vector<Transfer>& plan, int64_t element_size);
 std::map<int64_t, int64_t> bytes_received(const std::vector<Transfer>& plan, int64_t element_size);

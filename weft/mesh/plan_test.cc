@@ -60,6 +60,7 @@ TEST(Plan, RandomLayoutsOfThreeDims) {
     std::string wrong = test::wrong_with_plan(test::owner_map(from), test::owner_map(to), plan);
     if (wrong.empty() && !from.made_of_boxes()) wrong = test::wrong_with_balance(from, plan);
     ASSERT_EQ(wrong, "") << i << ": " << from.to_string() << " -> " << to.to_string();
+    check_plan(plan, from, to);
     const std::map<int64_t, int64_t> received = bytes_received(plan, 2);
     for (int64_t r : to.mesh().ranks())
       ASSERT_EQ(received.contains(r) ? received.at(r) : 0, missing_bytes(from, to, r, 2))
@@ -112,6 +113,43 @@ TEST(Plan, WrongOrderOfCutsIsSeen) {
   const test::OwnerMap held = test::owner_map(right), wanted = test::owner_map(whole);
   EXPECT_EQ(test::wrong_with_plan(held, wanted, plan_copy(right, whole)), "");
   EXPECT_THAT(test::wrong_with_plan(held, wanted, plan_copy(naive, whole)), HasSubstr("holds another element"));
+}
+
+// Every single thing that can be wrong with a plan is found, by the tests' element-wise check and by the integrity check.
+TEST(Plan, DamageIsSeen) {
+  const DeviceMesh mesh({"fsdp", "tp"}, {2, 2});
+  const Layout from = Layout::replicated({8, 3}, mesh).with_cut({.axis = "tp"}).with_cut({.axis = "fsdp"});
+  const Layout to = Layout::replicated({8, 3}, mesh).with_cut({.axis = "fsdp", .dim = 0});
+  const test::OwnerMap held = test::owner_map(from), wanted = test::owner_map(to);
+  const std::vector<Transfer> good = plan_copy(from, to);
+  check_plan(good, from, to);
+  int64_t damaged = 0;
+  const auto expect_seen = [&](const std::vector<Transfer>& plan) {
+    EXPECT_NE(test::wrong_with_plan(held, wanted, plan), "");
+    EXPECT_THROW(check_plan(plan, from, to), InternalError);
+    ++damaged;
+  };
+  for (size_t i = 0; i < good.size(); ++i) {
+    std::vector<Transfer> plan = good;
+    plan.erase(plan.begin() + i);
+    expect_seen(plan);  // lost
+    plan.insert(plan.begin() + i, {good[i], good[i]});
+    expect_seen(plan);  // twice
+    const auto change = [&](auto&& how) {
+      std::vector<Transfer> other = good;
+      how(other[i]);
+      expect_seen(other);
+    };
+    change([](Transfer& t) { t.source = (t.source + 1) % 4; });
+    change([](Transfer& t) { t.destination = (t.destination + 1) % 4; });
+    change([](Transfer& t) { t.source = 9; });
+    change([](Transfer& t) { ++t.box.offset[0]; });
+    change([](Transfer& t) { ++t.box.size[0]; });
+    change([](Transfer& t) { --t.box.size[1]; });
+    change([](Transfer& t) { ++t.source_offset[0]; });
+    change([](Transfer& t) { --t.destination_offset[0]; });
+  }
+  EXPECT_EQ(damaged, static_cast<int64_t>(good.size()) * 10);
 }
 
 // Bytes of the collectives that a plan stands for, where the sizes divide.
@@ -237,11 +275,16 @@ TEST(Plan, IsQuick) {
   const double small = best_milliseconds(a, b);
   const DeviceMesh big({"fsdp", "tp"}, {512, 8}), big_rollout({"dp", "tp"}, {512, 8});
   const Layout c = Layout::replicated({4096, 4096}, big).with_cut({.axis = "tp"}).with_cut({.axis = "fsdp", .dim = 1});
+  const Layout rows = Layout::replicated({4096, 4096}, trainer.flatten({"replicate", "fsdp", "tp"}, "x")).with_cut({.axis = "x"});
+  const Layout columns = Layout::replicated({4096, 4096}, rows.mesh()).with_cut({.axis = "x", .dim = 1});
+  const double all_to_all = best_milliseconds(rows, columns);  // 4096 transfers
   const double large = best_milliseconds(
       c, Layout::replicated({4096, 4096}, big_rollout).with_cut({.axis = "tp"}).with_cut({.axis = "dp", .dim = 1}));
   RecordProperty("ms_64_ranks", fmt::format("{:.2f}", small));
+  RecordProperty("ms_64_ranks_all_to_all", fmt::format("{:.2f}", all_to_all));
   RecordProperty("ms_4096_ranks", fmt::format("{:.2f}", large));
   EXPECT_LT(small, 50);
+  EXPECT_LT(all_to_all, 200);
   EXPECT_LT(large, 1000);
 }
 

@@ -40,11 +40,12 @@ Values execute(const Stage& stage, const Values& from) {
     const size_t n = test::product(shape);
     std::vector<std::vector<double>> terms(n, std::vector<double>(stage.contributions, 0));
     std::vector<int64_t> arrived(n, 0);
-    for (const auto& [t, contribution] : stage.transfers) {
+    for (const StageTransfer& s : stage.transfers) {
+      const Transfer& t = s.transfer;
       if (t.destination != r) continue;
       test::each_index(t.box.size, [&](const std::vector<int64_t>& i) {
         const int64_t at = test::flat_at(t.destination_offset, i, shape);
-        terms[at][contribution] = from.at(t.source).at(test::flat_at(t.source_offset, i, stage.from.local_shape(t.source)));
+        terms[at][s.contribution] = from.at(t.source).at(test::flat_at(t.source_offset, i, stage.from.local_shape(t.source)));
         ++arrived[at];
       });
     }
