@@ -262,17 +262,58 @@ TEST(Redistribute, ClosedFormsOfBytes) {
     }
 }
 
+std::map<int64_t, int64_t> received(const std::vector<Stage>& stages) {
+  std::map<int64_t, int64_t> out;
+  for (const Stage& stage : stages)
+    for (const StageTransfer& s : stage.transfers)
+      if (s.transfer.source != s.transfer.destination) out[s.transfer.destination] += s.transfer.box.numel();
+  return out;
+}
+
+// Sizes that do not divide: exactly the boxes that are missing, no padding.
+TEST(Redistribute, UnevenSizesMoveNoPadding) {
+  const DeviceMesh mesh({"x"}, {4});
+  for (const std::vector<int64_t>& shape : {std::vector<int64_t>{5, 7}, {13, 3}, {2, 6}, {1, 1}}) {
+    const Layout whole = Layout::replicated(shape, mesh), partial = whole.with_partial("x", ReduceOp::kSum);
+    const std::vector<Layout> plain{whole, whole.with_cut({.axis = "x", .dim = 0}), whole.with_cut({.axis = "x", .dim = 1})};
+    for (const Layout& from : plain)
+      for (const Layout& to : plain) {
+        std::map<int64_t, int64_t> got = received(plan_redistribute(from, to));
+        for (int64_t r = 0; r < 4; ++r)
+          EXPECT_EQ(got[r], missing_bytes(from, to, r, 1)) << from.to_string() << " -> " << to.to_string();
+      }
+    for (const Layout& to : {plain[1], plain[2]}) {
+      std::map<int64_t, int64_t> got = received(plan_redistribute(partial, to));
+      for (int64_t r = 0; r < 4; ++r) EXPECT_EQ(got[r], 3 * to.numel(r)) << to.to_string();
+    }
+    const std::vector<Stage> stages = plan_redistribute(partial, whole);
+    std::map<int64_t, int64_t> got = received(stages);
+    for (int64_t r = 0; r < 4; ++r) EXPECT_EQ(got[r], 3 * stages[0].to.numel(r) + whole.numel(r) - stages[0].to.numel(r));
+  }
+}
+
+// Values that become copies are reduced onto the first dim that the axis divides, else the longest.
+TEST(Redistribute, WhereReducedValuesLand) {
+  const DeviceMesh mesh({"x", "y"}, {4, 2});
+  const auto landing = [&](const std::vector<int64_t>& shape) {
+    const Layout whole = Layout::replicated(shape, mesh);
+    return plan_redistribute(whole.with_partial("x", ReduceOp::kSum), whole)[0].to.cuts();
+  };
+  EXPECT_EQ(landing({4, 9}).at(0).dim, 0);
+  EXPECT_EQ(landing({5, 4, 8}).at(0).dim, 1);
+  EXPECT_EQ(landing({5, 7, 6}).at(0).dim, 1);
+  EXPECT_EQ(landing({5, 7, 7}).at(0).dim, 1);
+  EXPECT_TRUE(landing({}).empty());
+  // What another axis leaves of a dim counts: 4 of 8 rows.
+  const Layout rows = Layout::replicated({8, 3}, mesh).with_cut({.axis = "y", .dim = 0});
+  EXPECT_EQ(plan_redistribute(rows.with_partial("x", ReduceOp::kSum), rows)[0].to.cuts(),
+            (std::vector<Cut>{{.axis = "y", .dim = 0}, {.axis = "x", .dim = 0}}));
+}
+
 // Terms on one axis, shards on another, both at once.
 TEST(Redistribute, SeveralAxesAtOnce) {
   const DeviceMesh mesh({"replicate", "fsdp", "tp"}, {2, 2, 2});
   const Layout whole = Layout::replicated({16, 8}, mesh);
-  const auto received = [](const std::vector<Stage>& stages) {
-    std::map<int64_t, int64_t> out;
-    for (const Stage& stage : stages)
-      for (const auto& [t, contribution] : stage.transfers)
-        if (t.source != t.destination) out[t.destination] += t.box.numel();
-    return out;
-  };
   // A gradient of whole terms over replicate and fsdp to shards of fsdp: reduce-scatter over both, then the other replica's half.
   const Layout cut = whole.with_cut({.axis = "tp", .dim = 1});
   const Layout terms = cut.with_partial("replicate", ReduceOp::kSum).with_partial("fsdp", ReduceOp::kSum);
