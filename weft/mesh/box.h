@@ -1,7 +1,9 @@
 #pragma once
-// A box: a hyper-rectangle of a global tensor. Layouts, files and slices of fused tensors are all sets of boxes (docs/sharding.md).
+// A box: a hyper-rectangle of a global tensor. Layouts, files and slices of fused tensors are all sets of boxes
+// (docs/sharding.md).
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 namespace weft {
@@ -16,5 +18,14 @@ struct Box {
   }
   bool operator==(const Box&) const = default;
 };
+
+// What two boxes of as many dims share; sizes of 0 where they do not meet. Boxes without dims (of a 0-d tensor) share their
+// element.
+Box intersect(const Box& a, const Box& b);
+
+// "[0:4, 2:3]": from and to of each dim.
+std::string box_text(const Box& box);
+// "[128, 64]"
+std::string shape_text(const std::vector<int64_t>& shape);
 
 }  // namespace weft
