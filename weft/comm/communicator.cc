@@ -8,6 +8,7 @@
 #include <numeric>
 
 #include "weft/base/error.h"
+#include "weft/base/random.h"
 #include "weft/comm/rank_context.h"
 
 namespace weft {
@@ -146,6 +147,22 @@ Communicator Communicator::sub(std::span<const int> ranks, const std::string& ax
   if (!std::binary_search(sorted.begin(), sorted.end(), world_rank(rank())))
     throw ValueError(fmt::format("sub('{}'): rank {} of '{}' is not in [{}]; only members call it", axis, rank(), this->axis(), fmt::join(ranks, ", ")));
   context_->queue->drain();
+  // The members meet before the engine makes the group, so that one that does not come is found like in any other operation.
+  Communicator parent = *this;
+  uint64_t mine = hash_combine(world.size(), axis.size());
+  for (const int r : world) mine = hash_combine(mine, static_cast<uint64_t>(r));
+  for (const char c : axis) mine = hash_combine(mine, static_cast<unsigned char>(c));
+  std::vector<uint64_t> theirs(world.size(), mine);
+  std::vector<Work> open;
+  for (size_t i = 0; i < world.size(); ++i) {
+    if (ranks[i] == rank()) continue;
+    open.push_back(parent.recv(&theirs[i], 1, DType::kI64, ranks[i], "setup"));
+    open.push_back(parent.send(&mine, 1, DType::kI64, ranks[i], "setup"));
+  }
+  for (Work& work : open) work.wait();
+  for (size_t i = 0; i < world.size(); ++i)
+    if (theirs[i] != mine)
+      throw ValueError(fmt::format("sub('{}'): ranks {} and {} give different ranks or names", axis, rank(), ranks[i]));
   return {context_, make_group(context_, world, axis)};
 }
 

@@ -13,6 +13,7 @@
 
 #include "weft/base/error.h"
 #include "weft/base/threads.h"
+#include "weft/comm/mpi_engine.h"
 #include "weft/comm/rank_context.h"
 #include "weft/comm/thread_engine.h"
 #include "weft/comm/watchdog.h"
@@ -41,12 +42,14 @@ void set_threads(const CommOptions& options, int ranks_here) {
   }
 }
 
-// The ring of a rank; its file is gone at once unless the user wants to keep it.
+std::string kept_ring_path(const CommOptions& options, int rank) { return fmt::format("{}/weft-rank-{}.ring", options.ring_dir, rank); }
+const char* ring_folder() { return ::access("/dev/shm", W_OK) == 0 ? "/dev/shm" : "/tmp"; }
+
+// The ring of a thread rank; its file is gone at once unless the user wants to keep it.
 std::unique_ptr<OpRing> local_ring(const CommOptions& options, int rank) {
-  if (!options.ring_dir.empty()) return OpRing::create(fmt::format("{}/weft-rank-{}.ring", options.ring_dir, rank));
-  const char* dir = ::access("/dev/shm", W_OK) == 0 ? "/dev/shm" : "/tmp";
+  if (!options.ring_dir.empty()) return OpRing::create(kept_ring_path(options, rank));
   static std::atomic<int> count{0};
-  const std::string path = fmt::format("{}/weft-{}-{}.ring", dir, ::getpid(), count.fetch_add(1));
+  const std::string path = fmt::format("{}/weft-{}-{}.ring", ring_folder(), ::getpid(), count.fetch_add(1));
   auto ring = OpRing::create(path);
   ::unlink(path.c_str());
   return ring;
@@ -74,8 +77,8 @@ int error_code(const std::exception_ptr& error) {
   }
 }
 
-// Runs fn on one rank in the calling thread. Returns what it threw; tells the peers.
-std::exception_ptr run_rank(RankContext* context, const std::function<void(Communicator&)>& fn) {
+// Runs fn on one rank in the calling thread. Returns what it threw; tells the peers. `culprit`: it threw first.
+std::exception_ptr run_rank(RankContext* context, const std::function<void(Communicator&)>& fn, bool* culprit) {
   set_denormals_flushed();
   try {
     context->ring->set_status(RankStatus::kRunning);
@@ -88,9 +91,9 @@ std::exception_ptr run_rank(RankContext* context, const std::function<void(Commu
     return nullptr;
   } catch (...) {
     const std::exception_ptr error = std::current_exception();
-    // The failure comes first: a peer's watchdog knows a rank that threw by its status.
     const bool first = context->failure->fail(fmt::format("rank {} threw: {}", context->rank, error_text(error)), error_code(error));
-    if (first) context->ring->set_status(RankStatus::kThrew, error_text(error));
+    context->ring->set_status(RankStatus::kFailed, context->failure->reason());  // peers learn the reason from it
+    *culprit = first;
     return first ? error : std::make_exception_ptr(PeerLostError(context->failure->reason()));
   }
 }
@@ -105,7 +108,8 @@ void run_one_rank(const CommOptions& options, const std::function<void(Communica
   context.queue = std::make_unique<OpQueue>(context.engine.get(), &failure, context.ring.get(), options.progress == CommProgress::kBackground);
   world.set_queue(0, context.queue.get());
   set_threads(options, 1);
-  if (const std::exception_ptr error = run_rank(&context, fn)) std::rethrow_exception(error);
+  bool culprit = false;
+  if (const std::exception_ptr error = run_rank(&context, fn, &culprit)) std::rethrow_exception(error);
 }
 
 void run_threads(int n, const CommOptions& options, const std::function<void(Communicator&)>& fn) {
@@ -128,24 +132,62 @@ void run_threads(int n, const CommOptions& options, const std::function<void(Com
     ranks.push_back(std::move(context));
   }
   Watchdog watchdog(watchdog_options(options), rings, local, &failure);
-  std::vector<std::exception_ptr> errors(static_cast<size_t>(n));
+  std::exception_ptr chosen;  // what the rank to blame threw, where one did
   std::vector<std::thread> threads;
   for (int r = 0; r < n; ++r) {
     threads.emplace_back([&, r] {
       set_threads(options, n);
-      errors[static_cast<size_t>(r)] = run_rank(local[static_cast<size_t>(r)], fn);
+      bool culprit = false;
+      const std::exception_ptr error = run_rank(local[static_cast<size_t>(r)], fn, &culprit);
+      if (culprit) chosen = error;  // one rank at most
     });
   }
   for (std::thread& thread : threads) thread.join();  // the watchdog ends the process where one does not come back
   if (!failure.failed()) return;
   watchdog.announce();
-  // The rank to blame, where one threw, has the only error that is not PeerLostError; else all say the same.
-  std::exception_ptr chosen;
-  for (int r = 0; r < n; ++r)
-    if (errors[static_cast<size_t>(r)] && (!chosen || local[static_cast<size_t>(r)]->ring->record().status.load() == RankStatus::kThrew))
-      chosen = errors[static_cast<size_t>(r)];
   if (chosen) std::rethrow_exception(chosen);
   throw PeerLostError(failure.reason());
+}
+
+// This process's rank of a job of processes.
+void run_process(int n, const CommOptions& options, const std::function<void(Communicator&)>& fn) {
+  const MpiWorld mpi = start_mpi();
+  if (mpi.size != n) throw UsageError(fmt::format("the mesh has {} ranks, and MPI started {}: make them equal", n, mpi.size));
+  JobFailure failure;
+  RankContext context;
+  context.rank = mpi.rank;
+  context.size = n;
+  context.failure = &failure;
+  // Rings have a name that all ranks know, until all have opened them.
+  const std::string job = fmt::format("{:x}", static_cast<uint64_t>(mpi_broadcast(steady_ns() ^ int64_t{::getpid()} << 40)));
+  const auto ring_path = [&](int rank) {
+    return options.ring_dir.empty() ? fmt::format("{}/weft-{}-{}.ring", ring_folder(), job, rank) : kept_ring_path(options, rank);
+  };
+  context.ring = OpRing::create(ring_path(mpi.rank));
+  mpi_barrier();
+  std::vector<std::unique_ptr<OpRing>> peers(static_cast<size_t>(n));
+  std::vector<OpRing*> rings(static_cast<size_t>(n));
+  int here = 1;
+  for (int r = 0; r < n; ++r) {
+    auto& peer = peers[static_cast<size_t>(r)];
+    if (r != mpi.rank) peer = OpRing::open(ring_path(r));
+    here += peer != nullptr;
+    rings[static_cast<size_t>(r)] = r == mpi.rank ? context.ring.get() : peer.get();
+  }
+  mpi_barrier();
+  if (options.ring_dir.empty()) ::unlink(ring_path(mpi.rank).c_str());
+  context.engine = make_mpi_engine();
+  context.queue = std::make_unique<OpQueue>(context.engine.get(), &failure, context.ring.get(), in_background(options.progress, here));
+  set_threads(options, here);
+  Watchdog watchdog(watchdog_options(options), rings, {&context}, &failure);
+  bool culprit = false;
+  std::exception_ptr error = run_rank(&context, fn, &culprit);
+  if (!error) mpi_leave(failure);
+  if (!failure.failed()) return;
+  abandon_mpi();
+  watchdog.announce();
+  if (!error) error = std::make_exception_ptr(PeerLostError(failure.reason()));
+  std::rethrow_exception(error);
 }
 
 }  // namespace
@@ -164,7 +206,7 @@ void run_ranks(int n, const CommOptions& options, const std::function<void(Commu
   if (world.mpi && world.size > 0 && world.size != n)
     throw UsageError(fmt::format("the mesh has {} ranks, and the launcher started {} ({}): make them equal", n, world.size, world.from));
   if (world.mpi) {
-    throw SystemError("MPI");
+    run_process(n, options, fn);
   } else if (n == 1) {
     run_one_rank(options, fn);
   } else {

@@ -10,6 +10,7 @@
 #include <cstring>
 
 #include "weft/base/error.h"
+#include "weft/base/random.h"
 
 namespace weft {
 namespace {
@@ -30,6 +31,14 @@ void copy_text(char* to, size_t limit, std::string_view text) {
   to[n] = '\0';
 }
 
+uint64_t host_hash() {
+  char name[256] = {};
+  ::gethostname(name, sizeof(name) - 1);
+  uint64_t hash = 1;
+  for (const char* c = name; *c; ++c) hash = hash_combine(hash, static_cast<unsigned char>(*c));
+  return hash;
+}
+
 }  // namespace
 
 int64_t steady_ns() {
@@ -45,6 +54,7 @@ std::unique_ptr<OpRing> OpRing::create(const std::string& path) {
   }
   std::unique_ptr<OpRing> ring(new OpRing);
   ring->record_ = map_file(fd, path);  // zeros: valid for every field
+  ring->record_->host.store(host_hash());
   ring->record_->pid.store(::getpid());
   ring->record_->heartbeat_ns.store(steady_ns());
   return ring;
@@ -56,6 +66,7 @@ std::unique_ptr<OpRing> OpRing::open(const std::string& path) {
   if (fd < 0) throw SystemError(fmt::format("cannot open '{}': {}", path, std::strerror(errno)));
   std::unique_ptr<OpRing> ring(new OpRing);
   ring->record_ = map_file(fd, path);
+  if (ring->record_->host.load() != host_hash()) return nullptr;
   return ring;
 }
 

@@ -13,7 +13,7 @@
 
 namespace weft {
 
-enum class RankStatus : int32_t { kStarting = 0, kRunning, kReturned, kThrew };
+enum class RankStatus : int32_t { kStarting = 0, kRunning, kReturned, kFailed };
 enum class OpState : uint8_t { kOpen = 0, kDone };
 
 struct OpRecord {
@@ -34,6 +34,7 @@ struct GroupRecord {
 
 struct RankRecord {
   static constexpr int kOps = 64, kGroups = 64;
+  std::atomic<uint64_t> host;  // a hash of its name
   std::atomic<int64_t> pid;
   std::atomic<int64_t> heartbeat_ns;
   std::atomic<RankStatus> status;
@@ -42,7 +43,7 @@ struct RankRecord {
   std::atomic<uint64_t> next_op;          // operation i is ops[i % kOps]
   GroupRecord groups[kGroups];
   OpRecord ops[kOps];
-  char error[240];  // what the rank threw; written before status
+  char error[240];  // of a failed job: the reason as this rank knows it; written before status
 };
 
 int64_t steady_ns();
@@ -51,7 +52,7 @@ int64_t steady_ns();
 class OpRing {
  public:
   static std::unique_ptr<OpRing> create(const std::string& path);
-  // Null where there is no such file (a rank of another host).
+  // Null where there is no such file or a rank of another host wrote it: its times and process numbers mean nothing here.
   static std::unique_ptr<OpRing> open(const std::string& path);
   ~OpRing();
   OpRing(const OpRing&) = delete;

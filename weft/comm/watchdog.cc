@@ -21,6 +21,8 @@ std::string rank_list(const std::vector<int>& ranks) {
   return fmt::format("{} {}", ranks.size() == 1 ? "rank" : "ranks", fmt::join(ranks, ", "));
 }
 
+bool is_gone(pid_t pid) { return ::kill(pid, 0) != 0 && errno == ESRCH; }
+
 }  // namespace
 
 // What a rank waits for, as its ring says.
@@ -62,6 +64,8 @@ void Watchdog::loop() {
       suspected = !found.empty();
     }
     if (failure_->failed()) {
+      const std::string reason = failure_->reason();
+      for (RankContext* rank : local_) rank->ring->set_status(RankStatus::kFailed, reason);
       announce();
       if (failed_ns == 0) failed_ns = steady_ns();
       if (seconds_since(failed_ns) > options_.heartbeat_s) {
@@ -74,7 +78,14 @@ void Watchdog::loop() {
 }
 
 void Watchdog::announce() {
-  if (!announced_.exchange(true)) log_error("{}\n{}", failure_->reason(), report());
+  if (announced_.exchange(true)) return;
+  // One process of the host writes the report; the others only why they end.
+  bool first = true;
+  for (size_t r = 0; r < rings_.size() && static_cast<int>(r) < local_.front()->rank; ++r)
+    if (rings_[r] && !is_gone(static_cast<pid_t>(rings_[r]->record().pid.load())) &&
+        seconds_since(rings_[r]->record().heartbeat_ns.load()) < options_.heartbeat_s)
+      first = false;
+  log_error("{}{}{}", failure_->reason(), first ? "\n" : "", first ? report() : "");
 }
 
 std::string Watchdog::verdict() const {
@@ -92,10 +103,10 @@ std::string Watchdog::lost_rank() const {
     if (!rings_[r]) continue;
     const RankRecord& record = rings_[r]->record();
     const RankStatus status = record.status.load();
-    if (status == RankStatus::kThrew) return fmt::format("rank {} threw: {}", r, record.error);
+    if (status == RankStatus::kFailed) return record.error;  // the first reason, not what followed from it
     const auto pid = static_cast<pid_t>(record.pid.load());
     if (status == RankStatus::kReturned || pid == ::getpid()) continue;
-    if (::kill(pid, 0) != 0 && errno == ESRCH) return fmt::format("rank {} died (process {} is gone)", r, pid);
+    if (is_gone(pid)) return fmt::format("rank {} died (process {} is gone)", r, pid);
     if (const double silent = seconds_since(record.heartbeat_ns.load()); silent > options_.heartbeat_s)
       return fmt::format("rank {} hangs: no sign of life of process {} for {:.1f} s (stopped?)", r, pid, silent);
   }
