@@ -6,6 +6,7 @@ packages=(
   build-essential cmake ninja-build pkg-config python3
   libtorch-dev libopenblas0-openmp
   libfmt-dev nlohmann-json3-dev libtomlplusplus-dev libpcre2-dev libutf8proc-dev libxxhash-dev
+  libopenmpi-dev openmpi-bin
   libgtest-dev libgmock-dev
 )
 if ! command -v dpkg-query >/dev/null; then

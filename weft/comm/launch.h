@@ -1,0 +1,39 @@
+#pragma once
+// Starts the ranks of a job: threads of this process or, when mpirun or srun started the program, this process as one of theirs.
+
+#include <functional>
+#include <string>
+
+#include "weft/comm/communicator.h"
+
+namespace weft {
+
+// Who moves open operations: a communication thread of the rank, or the rank itself inside calls and waits. kAuto: a thread where
+// there are two cores a rank. No bit depends on it.
+enum class CommProgress { kAuto, kBackground, kInline };
+
+struct CommOptions {
+  CommProgress progress = CommProgress::kAuto;
+  double heartbeat_s = 10;    // a process that shows no sign of life for so long is lost; also how long the others get to leave
+  double timeout_s = 600;     // how long peers wait in an operation for a rank that computes
+  double stall_s = 1;         // after so long in a wait, peers' operations are compared
+  int threads_per_rank = 0;   // of parallel_for; 0: the cores divided by the ranks of this host, at least 1
+  std::string ring_dir;       // where the ranks' operation rings are kept (docs/communicator.md); empty: nowhere after the start
+};
+
+// How the program was started.
+struct LaunchWorld {
+  bool mpi = false;  // by mpirun or srun
+  int size = 1;      // ranks they started
+  std::string from;  // the variable that says so
+};
+LaunchWorld launch_world();
+
+// Runs fn on `n` ranks, each with its world communicator, its number of threads and denormals flushed, and returns when all have
+// returned. Under mpirun or srun, this process's rank only; an n that differs from the ranks started is a UsageError.
+// A rank that throws ends the job: its error is thrown here; the peers' waits throw PeerLostError. A rank that hangs, calls another
+// operation than its peers or returns while they wait for it: PeerLostError with its name and last operations on standard error. Where
+// a thread does not come back, or (MPI) a peer process is gone, the process ends by _exit(76) (or the thrown error's exit code).
+void run_ranks(int n, const CommOptions& options, const std::function<void(Communicator&)>& fn);
+
+}  // namespace weft
