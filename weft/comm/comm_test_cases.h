@@ -177,7 +177,7 @@ inline void gathers(Communicator& comm, DType dtype, const Counts& counts, Check
 inline void reductions(Communicator& comm, DType dtype, const Counts& counts, ReduceOp op, Checker* checker) {
   const int me = comm.rank();
   const int64_t own = counts[static_cast<size_t>(me)], all = total(counts);
-  const std::string name = fmt::format("{} of {}", reduce_op_name(op), dtype_name(dtype));
+  const std::string name = fmt::format("{} of {}", to_string(op), dtype_name(dtype));
   std::vector<Bytes> parts;
   for (int r = 0; r < comm.size(); ++r) parts.push_back(values(dtype, r, all));
   const Bytes whole = reduced(parts, all, dtype, op);

@@ -205,7 +205,7 @@ Work Communicator::enqueue(std::shared_ptr<Op> op, std::string_view purpose) con
   return {context_, std::move(op)};
 }
 
-Work Communicator::all_gather(const void* mine, void* all, std::span<const int64_t> counts, DType dtype, std::string_view purpose) {
+Work Communicator::all_gather(const void* mine, void* all, std::span<const int64_t> counts, DType dtype, std::string_view purpose) const {
   check_counts(counts, "all_gather");
   auto op = new_op(OpKind::kAllGather, dtype);
   op->bytes = sum(counts) * dtype_bytes(dtype);
@@ -214,7 +214,7 @@ Work Communicator::all_gather(const void* mine, void* all, std::span<const int64
 }
 
 Work Communicator::reduce_scatter(const void* all, void* mine, std::span<const int64_t> counts, DType dtype, ReduceOp reduce,
-                                  std::string_view purpose) {
+                                  std::string_view purpose) const {
   check_counts(counts, "reduce_scatter");
   check_reducible(dtype, reduce);
   auto op = new_op(OpKind::kReduceScatter, dtype);
@@ -226,7 +226,7 @@ Work Communicator::reduce_scatter(const void* all, void* mine, std::span<const i
   return enqueue(std::move(op), purpose);
 }
 
-Work Communicator::all_reduce(const void* in, void* out, int64_t count, DType dtype, ReduceOp reduce, std::string_view purpose) {
+Work Communicator::all_reduce(const void* in, void* out, int64_t count, DType dtype, ReduceOp reduce, std::string_view purpose) const {
   if (count < 0) throw ValueError(fmt::format("all_reduce: negative count {}", count));
   check_reducible(dtype, reduce);
   const int64_t width = dtype_bytes(dtype);
@@ -258,7 +258,7 @@ Work Communicator::all_reduce(const void* in, void* out, int64_t count, DType dt
 }
 
 Work Communicator::all_to_all(const void* send, std::span<const int64_t> send_counts, void* recv, std::span<const int64_t> recv_counts,
-                              DType dtype, std::string_view purpose) {
+                              DType dtype, std::string_view purpose) const {
   check_counts(send_counts, "all_to_all, send");
   check_counts(recv_counts, "all_to_all, receive");
   const size_t me = static_cast<size_t>(rank());
@@ -278,7 +278,7 @@ Work Communicator::all_to_all(const void* send, std::span<const int64_t> send_co
   return enqueue(std::move(op), purpose);
 }
 
-Work Communicator::broadcast(void* data, int64_t count, DType dtype, int root, std::string_view purpose) {
+Work Communicator::broadcast(void* data, int64_t count, DType dtype, int root, std::string_view purpose) const {
   check_member(root, "root");
   if (count < 0) throw ValueError(fmt::format("broadcast: negative count {}", count));
   auto op = new_op(OpKind::kBroadcast, dtype);
@@ -298,7 +298,7 @@ Work Communicator::broadcast(void* data, int64_t count, DType dtype, int root, s
   return enqueue(std::move(op), purpose);
 }
 
-Work Communicator::gather(const void* mine, void* all, std::span<const int64_t> counts, DType dtype, int root, std::string_view purpose) {
+Work Communicator::gather(const void* mine, void* all, std::span<const int64_t> counts, DType dtype, int root, std::string_view purpose) const {
   check_member(root, "root");
   check_counts(counts, "gather");
   auto op = new_op(OpKind::kGather, dtype);
@@ -313,7 +313,7 @@ Work Communicator::gather(const void* mine, void* all, std::span<const int64_t> 
   return enqueue(std::move(op), purpose);
 }
 
-Work Communicator::scatter(const void* all, void* mine, std::span<const int64_t> counts, DType dtype, int root, std::string_view purpose) {
+Work Communicator::scatter(const void* all, void* mine, std::span<const int64_t> counts, DType dtype, int root, std::string_view purpose) const {
   check_member(root, "root");
   check_counts(counts, "scatter");
   auto op = new_op(OpKind::kScatter, dtype);
@@ -330,7 +330,7 @@ Work Communicator::scatter(const void* all, void* mine, std::span<const int64_t>
   return enqueue(std::move(op), purpose);
 }
 
-Work Communicator::send(const void* data, int64_t count, DType dtype, int to, std::string_view purpose) {
+Work Communicator::send(const void* data, int64_t count, DType dtype, int to, std::string_view purpose) const {
   if (check_member(to, "rank") == rank()) throw ValueError(fmt::format("send: rank {} to itself", to));
   if (count < 0) throw ValueError(fmt::format("send: negative count {}", count));
   auto op = new_op(OpKind::kSend, dtype);
@@ -343,7 +343,7 @@ Work Communicator::send(const void* data, int64_t count, DType dtype, int to, st
   return enqueue(std::move(op), purpose);
 }
 
-Work Communicator::recv(void* data, int64_t count, DType dtype, int from, std::string_view purpose) {
+Work Communicator::recv(void* data, int64_t count, DType dtype, int from, std::string_view purpose) const {
   if (check_member(from, "rank") == rank()) throw ValueError(fmt::format("recv: rank {} from itself", from));
   if (count < 0) throw ValueError(fmt::format("recv: negative count {}", count));
   auto op = new_op(OpKind::kRecv, dtype);
@@ -356,13 +356,13 @@ Work Communicator::recv(void* data, int64_t count, DType dtype, int from, std::s
   return enqueue(std::move(op), purpose);
 }
 
-Work Communicator::barrier(std::string_view purpose) {
+Work Communicator::barrier(std::string_view purpose) const {
   auto op = new_op(OpKind::kBarrier, DType::kU8);
   op->steps.push_back(meet_step(*group_));
   return enqueue(std::move(op), purpose);
 }
 
-SharedBuffer Communicator::shared_buffer(int64_t bytes) {
+SharedBuffer Communicator::shared_buffer(int64_t bytes) const {
   if (bytes < 0) throw ValueError(fmt::format("shared_buffer: {} bytes", bytes));
   SharedBuffer out;
   out.bytes_ = bytes;
@@ -381,7 +381,7 @@ SharedBuffer Communicator::shared_buffer(int64_t bytes) {
 }
 
 Work Communicator::all_gather_shared(const void* mine, std::span<const int64_t> counts, DType dtype, SharedBuffer& into,
-                                     std::string_view purpose) {
+                                     std::string_view purpose) const {
   check_counts(counts, "all_gather_shared");
   const int64_t width = dtype_bytes(dtype);
   auto op = new_op(OpKind::kSharedGather, dtype);

@@ -87,28 +87,28 @@ class Communicator {
   Communicator sub(std::span<const int> ranks, const std::string& axis) const;
 
   // all = the members' parts in rank order; counts[r] elements from rank r. `mine` may be its place in `all`.
-  Work all_gather(const void* mine, void* all, std::span<const int64_t> counts, DType dtype, std::string_view purpose = {});
+  Work all_gather(const void* mine, void* all, std::span<const int64_t> counts, DType dtype, std::string_view purpose = {}) const;
   // mine = the members' parts for this rank, joined; all[...] has counts[r] elements for rank r. `mine` may be its place in `all`.
-  Work reduce_scatter(const void* all, void* mine, std::span<const int64_t> counts, DType dtype, ReduceOp op, std::string_view purpose = {});
+  Work reduce_scatter(const void* all, void* mine, std::span<const int64_t> counts, DType dtype, ReduceOp op, std::string_view purpose = {}) const;
   // `out` may be `in`.
-  Work all_reduce(const void* in, void* out, int64_t count, DType dtype, ReduceOp op, std::string_view purpose = {});
+  Work all_reduce(const void* in, void* out, int64_t count, DType dtype, ReduceOp op, std::string_view purpose = {}) const;
   // send_counts[r] elements go to rank r, recv_counts[r] come from it.
   Work all_to_all(const void* send, std::span<const int64_t> send_counts, void* recv, std::span<const int64_t> recv_counts, DType dtype,
-                  std::string_view purpose = {});
-  Work broadcast(void* data, int64_t count, DType dtype, int root, std::string_view purpose = {});
+                  std::string_view purpose = {}) const;
+  Work broadcast(void* data, int64_t count, DType dtype, int root, std::string_view purpose = {}) const;
   // `all` counts on the root only; `mine` may be its place in `all`.
-  Work gather(const void* mine, void* all, std::span<const int64_t> counts, DType dtype, int root, std::string_view purpose = {});
-  Work scatter(const void* all, void* mine, std::span<const int64_t> counts, DType dtype, int root, std::string_view purpose = {});
+  Work gather(const void* mine, void* all, std::span<const int64_t> counts, DType dtype, int root, std::string_view purpose = {}) const;
+  Work scatter(const void* all, void* mine, std::span<const int64_t> counts, DType dtype, int root, std::string_view purpose = {}) const;
   // Between two members, matched in order; not with oneself. The two call no collective for it, and need no order towards collectives.
-  Work send(const void* data, int64_t count, DType dtype, int to, std::string_view purpose = {});
-  Work recv(void* data, int64_t count, DType dtype, int from, std::string_view purpose = {});
-  Work barrier(std::string_view purpose = {});
+  Work send(const void* data, int64_t count, DType dtype, int to, std::string_view purpose = {}) const;
+  Work recv(void* data, int64_t count, DType dtype, int from, std::string_view purpose = {}) const;
+  Work barrier(std::string_view purpose = {}) const;
 
   // Collective; all members give the same number.
-  SharedBuffer shared_buffer(int64_t bytes);
+  SharedBuffer shared_buffer(int64_t bytes) const;
   // As all_gather into `into`, where the ranks of a process write their own parts only. Waits (asynchronously) until every member has
   // come here, that is, has released what it gathered before. The result may be read from wait() to release().
-  Work all_gather_shared(const void* mine, std::span<const int64_t> counts, DType dtype, SharedBuffer& into, std::string_view purpose = {});
+  Work all_gather_shared(const void* mine, std::span<const int64_t> counts, DType dtype, SharedBuffer& into, std::string_view purpose = {}) const;
 
   // Of this rank on all its communicators.
   CommStats& stats() const;

@@ -118,23 +118,13 @@ void join_by(std::span<const std::byte* const> parts, std::byte* out, int64_t co
 
 }  // namespace
 
-std::string_view reduce_op_name(ReduceOp op) {
-  switch (op) {
-    case ReduceOp::kSum: return "sum";
-    case ReduceOp::kMin: return "min";
-    case ReduceOp::kMax: return "max";
-    case ReduceOp::kAvg: return "avg";
-  }
-  throw InternalError("reduce_op_name: unknown operation");
-}
-
 int reduce_split(int n) { return static_cast<int>(std::bit_floor(static_cast<unsigned>(n - 1))); }
 
 void check_reducible(DType dtype, ReduceOp op) {
   const bool is_float = dtype == DType::kF64 || dtype == DType::kF32 || dtype == DType::kF16 || dtype == DType::kBF16;
   const bool fits = dtype == DType::kBool ? op == ReduceOp::kMin || op == ReduceOp::kMax : op != ReduceOp::kAvg || is_float;
   if (!fits)
-    throw ValueError(fmt::format("{} of {} is not defined: {}", reduce_op_name(op), dtype_name(dtype),
+    throw ValueError(fmt::format("{} of {} is not defined: {}", to_string(op), dtype_name(dtype),
                                  dtype == DType::kBool ? "use min (and) or max (or)" : "sum, then divide as you mean it"));
 }
 

@@ -9,14 +9,11 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
-#include <string_view>
 
 #include "weft/base/dtype.h"
+#include "weft/mesh/placement.h"
 
 namespace weft {
-
-enum class ReduceOp : uint8_t { kSum, kMin, kMax, kAvg };
-std::string_view reduce_op_name(ReduceOp op);
 
 // Throws ValueError where `op` does not exist for `dtype`.
 void check_reducible(DType dtype, ReduceOp op);

@@ -82,7 +82,7 @@ TEST(Reduce, NotANumberWins) {
     for (size_t at = 0; at < 3; ++at) {
       std::vector<std::vector<float>> parts(3, {1.0f});
       parts[at][0] = nan;
-      EXPECT_TRUE(std::isnan(joined(parts, op)[0])) << reduce_op_name(op) << " " << at;
+      EXPECT_TRUE(std::isnan(joined(parts, op)[0])) << to_string(op) << " " << at;
     }
 }
 

@@ -38,7 +38,7 @@ uint32_t message_signature(OpKind kind, DType dtype, ReduceOp reduce) {
 
 std::string signature_text(uint32_t signature, int64_t bytes) {
   return fmt::format("{} of {}, {}, with {} bytes between them", op_kind_name(static_cast<OpKind>(signature & 0xff)),
-                     dtype_name(static_cast<DType>(signature >> 8 & 0xff)), reduce_op_name(static_cast<ReduceOp>(signature >> 16)), bytes);
+                     dtype_name(static_cast<DType>(signature >> 8 & 0xff)), to_string(static_cast<ReduceOp>(signature >> 16)), bytes);
 }
 
 void copy_piece(std::byte* to, const std::byte* from, int64_t bytes) {
