@@ -7,7 +7,9 @@ set(CMAKE_POSITION_INDEPENDENT_CODE ON)
 if(NOT CMAKE_BUILD_TYPE)
   set(CMAKE_BUILD_TYPE Release CACHE STRING "" FORCE)
 endif()
-set(CMAKE_CXX_FLAGS_RELEASE "-O2")
+if(CMAKE_CXX_FLAGS_RELEASE STREQUAL "-O3 -DNDEBUG")  # what CMake sets where nobody else did
+  set(CMAKE_CXX_FLAGS_RELEASE "-O2")
+endif()
 set(WEFT_SANITIZE "" CACHE STRING "sanitizers, e.g. address,undefined or thread")
 
 # Numerics rule 1 (docs/numerics.md): g++ contracts a*b+c into FMA by default; here FMA exists only where it is written.

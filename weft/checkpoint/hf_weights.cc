@@ -21,8 +21,6 @@ at::ScalarType scalar_type(DType dtype) {
   }
 }
 
-std::string shape_text(const std::vector<int64_t>& shape) { return fmt::format("[{}]", fmt::join(shape, ", ")); }
-
 // At most ten names, then a count.
 std::string list(const std::vector<std::string>& names) {
   std::string out;
@@ -31,11 +29,18 @@ std::string list(const std::vector<std::string>& names) {
   return out;
 }
 
-at::Tensor read(const Checkpoint& disk, const TensorInfo& info) {
-  const auto bytes = disk.bytes(info.name);
-  at::Tensor raw = at::empty(info.shape, scalar_type(info.dtype));  // foreign files need not align their tensors
-  if (!bytes.empty()) std::memcpy(raw.data_ptr(), bytes.data(), bytes.size());
-  return raw.to(at::kFloat);
+// Copies the box from `from`, the first element of dim d's slice, to `to`; returns where the next element goes.
+std::byte* copy_box(const std::byte* from, std::byte* to, int64_t item, const std::vector<int64_t>& shape, const Box& box, size_t d) {
+  int64_t inner = item;
+  bool whole = true;  // the dims below, so that slices of this one lie side by side
+  for (size_t i = d + 1; i < shape.size(); ++i) inner *= shape[i], whole = whole && box.size[i] == shape[i];
+  if (d == shape.size() || whole) {
+    const int64_t bytes = d == shape.size() ? item : box.size[d] * inner, skip = d == shape.size() ? 0 : box.offset[d] * inner;
+    std::memcpy(to, from + skip, static_cast<size_t>(bytes));
+    return to + bytes;
+  }
+  for (int64_t i = 0; i < box.size[d]; ++i) to = copy_box(from + (box.offset[d] + i) * inner, to, item, shape, box, d + 1);
+  return to;
 }
 
 // What is wrong with a tensor on disk; empty: nothing.
@@ -69,14 +74,43 @@ void check_disk(const Checkpoint& disk, const std::map<std::string, const Weight
 
 }  // namespace
 
+ParameterPart whole_parameter(const at::Tensor& master) {
+  const std::vector<int64_t> shape = master.sizes().vec(), zero(shape.size(), 0);
+  return {master, {{{zero, shape}, zero}}};
+}
+
+at::Tensor read_box(std::span<const std::byte> bytes, DType dtype, const std::vector<int64_t>& shape, const Box& box) {
+  at::Tensor raw = at::empty(box.size, scalar_type(dtype));  // foreign files need not align their tensors
+  if (raw.numel() > 0) copy_box(bytes.data(), static_cast<std::byte*>(raw.data_ptr()), dtype_bytes(dtype), shape, box, 0);
+  return raw.to(at::kFloat);
+}
+
 at::Tensor narrow_to(const at::Tensor& t, const Box& box) {
   at::Tensor out = t;
   for (size_t d = 0; d < box.size.size(); ++d) out = out.narrow(static_cast<int64_t>(d), box.offset[d], box.size[d]);
   return out;
 }
 
+namespace {
+
+// Where a rank's part and a tensor on disk meet: the piece of the part, and its box of the tensor on disk (shaped as e.box).
+void for_each_piece(const ParameterPart& part, const WeightEntry& e, const std::function<void(const at::Tensor&, const Box&)>& fn) {
+  for (const LocalBox& mine : part.boxes) {
+    const Box shared = intersect(e.box, mine.box);
+    if (shared.numel() == 0) continue;
+    Box here{mine.local_offset, shared.size}, on_disk{{}, shared.size};
+    for (size_t d = 0; d < shared.size.size(); ++d) {
+      here.offset[d] += shared.offset[d] - mine.box.offset[d];
+      on_disk.offset.push_back(shared.offset[d] - e.box.offset[d]);
+    }
+    fn(narrow_to(part.local, here), on_disk);
+  }
+}
+
+}  // namespace
+
 DiskManifest load_hf_weights(const Checkpoint& disk, const std::vector<WeightEntry>& entries,
-                             const std::optional<WeightEntry>& tied_head, const MasterByName& master) {
+                             const std::optional<WeightEntry>& tied_head, const PartByName& part) {
   at::NoGradGuard guard;
   std::map<std::string, const WeightEntry*> by_name;
   for (const WeightEntry& e : entries) by_name[e.name] = &e;
@@ -87,14 +121,18 @@ DiskManifest load_hf_weights(const Checkpoint& disk, const std::vector<WeightEnt
     const auto it = by_name.find(t.name);
     if (it == by_name.end()) continue;
     const WeightEntry& e = *it->second;
-    narrow_to(master(e.parameter), e.box).copy_(read(disk, t).reshape(e.box.size));
+    for_each_piece(part(e.parameter), e, [&](const at::Tensor& there, const Box& on_disk) {
+      there.copy_(read_box(disk.bytes(t.name), t.dtype, e.box.size, on_disk));
+    });
   }
   if (tied_head && disk.contains(tied_head->name)) {
-    at::Tensor head = read(disk, disk.tensor(tied_head->name));
-    if (!at::equal(head, master(tied_head->parameter).to(at::kCPU)))
-      throw FileError(disk.dir(), tied_head->name,
-                      "differs from the embedding table although tie_word_embeddings is true: set it to false in config.json, or remove "
-                      "the tensor");
+    for_each_piece(part(tied_head->parameter), *tied_head, [&](const at::Tensor& there, const Box& on_disk) {
+      const TensorInfo& head = disk.tensor(tied_head->name);
+      if (!at::equal(read_box(disk.bytes(head.name), head.dtype, tied_head->box.size, on_disk), there.to(at::kCPU)))
+        throw FileError(disk.dir(), head.name,
+                        "differs from the embedding table although tie_word_embeddings is true: set it to false in config.json, or remove "
+                        "the tensor");
+    });
   }
   return manifest;
 }
@@ -106,7 +144,7 @@ DiskManifest fresh_manifest(const std::vector<WeightEntry>& entries, DType dtype
 }
 
 void save_hf_weights(const std::string& dir, const DiskManifest& manifest, const std::vector<WeightEntry>& entries,
-                     const std::optional<WeightEntry>& tied_head, const MasterByName& master, int64_t max_shard_bytes) {
+                     const std::optional<WeightEntry>& tied_head, const BoxReader& read, int64_t max_shard_bytes) {
   std::map<std::string, const WeightEntry*> by_name;
   for (const WeightEntry& e : entries) by_name[e.name] = &e;
   if (tied_head) by_name.emplace(tied_head->name, &*tied_head);
@@ -114,9 +152,9 @@ void save_hf_weights(const std::string& dir, const DiskManifest& manifest, const
   for (const DiskTensor& d : manifest) {
     WEFT_CHECK(by_name.count(d.name), "the manifest names {}, the model does not", d.name);
     const WeightEntry* e = by_name.at(d.name);
-    tensors.push_back({d.name, d.dtype, e->shape, [e, d, &master](const TensorToSave::Write& write) {
+    tensors.push_back({d.name, d.dtype, e->shape, [e, d, &read](const TensorToSave::Write& write) {
                          at::NoGradGuard guard;
-                         at::Tensor t = narrow_to(master(e->parameter), e->box).to(at::kCPU).to(scalar_type(d.dtype)).contiguous();
+                         at::Tensor t = read(e->parameter, e->box).to(at::kCPU).to(scalar_type(d.dtype)).contiguous();
                          write({static_cast<const std::byte*>(t.data_ptr()), static_cast<size_t>(t.numel() * dtype_bytes(d.dtype))});
                        }});
   }

@@ -32,8 +32,11 @@ const WeightEntry kHead = {"head.weight", {5, 3}, "embed", {{0, 0}, {5, 3}}};
 struct Masters {
   std::map<std::string, at::Tensor> tensors = {
       {"embed", at::full({5, 3}, NAN)}, {"experts", at::full({2, 4, 3}, NAN)}, {"norm", at::full({3}, NAN)}};
-  MasterByName get() {
-    return [this](const std::string& name) { return tensors.at(name); };
+  PartByName get() {
+    return [this](const std::string& name) { return whole_parameter(tensors.at(name)); };
+  }
+  BoxReader read() {
+    return [this](const std::string& name, const Box& box) { return narrow_to(tensors.at(name), box); };
   }
 };
 
@@ -112,6 +115,31 @@ TEST(HfWeights, LoadsEachDtypeIntoTheStackedMasters) {
 
 std::vector<std::byte> copy(std::span<const std::byte> bytes) { return {bytes.begin(), bytes.end()}; }
 
+// Whatever the cut: a rank's part is what it is of the whole.
+TEST(HfWeights, ARankLoadsItsBoxes) {
+  Disk disk(DType::kBF16);
+  const Checkpoint checkpoint = disk.write();
+  Masters all;
+  load_hf_weights(checkpoint, kEntries, {}, all.get());
+  for (int64_t ranks = 1; ranks <= 4; ++ranks)
+    for (int64_t dim = 0; dim < 3; ++dim)
+      for (const int64_t parts : {1, 2}) {
+        const Layout layout = Layout::replicated({2, 4, 3}, DeviceMesh({"fsdp"}, {ranks}));
+        if (layout.shape()[static_cast<size_t>(dim)] % parts != 0) continue;
+        const Layout cut = layout.with_cut({"fsdp", dim, parts});
+        for (int64_t rank = 0; rank < ranks; ++rank) {
+          at::Tensor local = at::full(cut.local_shape(rank), NAN);
+          Masters m;
+          load_hf_weights(checkpoint, kEntries, {}, [&](const std::string& name) {
+            return name == "experts" ? ParameterPart{local, cut.boxes(rank)} : whole_parameter(m.tensors.at(name));
+          });
+          for (const LocalBox& b : cut.boxes(rank))
+            EXPECT_TRUE(at::equal(narrow_to(local, {b.local_offset, b.box.size}), narrow_to(all.tensors["experts"], b.box))) << cut.to_string();
+          EXPECT_FALSE(local.isnan().any().item<bool>());
+        }
+      }
+}
+
 TEST(HfWeights, SavesTheSameBytesInOneFileOrInShards) {
   Disk disk(DType::kBF16);
   disk.at("norm").dtype = DType::kF32;  // a mixture stays one
@@ -121,7 +149,7 @@ TEST(HfWeights, SavesTheSameBytesInOneFileOrInShards) {
   const DiskManifest manifest = load_hf_weights(before, kEntries, {}, m.get());
   for (const int64_t shard : {int64_t{1} << 30, int64_t{40}, int64_t{1}}) {
     TemporaryDirectory out;
-    save_hf_weights(out.path(), manifest, kEntries, {}, m.get(), shard);
+    save_hf_weights(out.path(), manifest, kEntries, {}, m.read(), shard);
     const Checkpoint after(out.path());
     EXPECT_EQ(after.files().size() > 1, shard <= 40) << shard;
     ASSERT_EQ(after.tensors().size(), before.tensors().size());
@@ -140,7 +168,7 @@ TEST(HfWeights, SavingRoundsToTheManifestsDtype) {
   Masters m;
   for (auto& [name, t] : m.tensors) t.fill_(1.0f + 0x1p-12f);
   TemporaryDirectory out;
-  save_hf_weights(out.path(), fresh_manifest(kEntries, DType::kBF16), kEntries, {}, m.get());
+  save_hf_weights(out.path(), fresh_manifest(kEntries, DType::kBF16), kEntries, {}, m.read());
   Masters again;
   load_hf_weights(Checkpoint(out.path()), kEntries, {}, again.get());
   for (const auto& [name, t] : again.tensors) EXPECT_TRUE(at::equal(t, at::ones_like(t))) << name;
@@ -196,7 +224,7 @@ TEST(HfWeights, ARedundantTiedHeadMustEqualTheTable) {
   const DiskManifest manifest = load_hf_weights(equal.write(), kEntries, kHead, m.get());
   EXPECT_EQ(manifest.size(), kEntries.size() + 1);
   TemporaryDirectory out;  // and it is written back
-  save_hf_weights(out.path(), manifest, kEntries, kHead, m.get());
+  save_hf_weights(out.path(), manifest, kEntries, kHead, m.read());
   EXPECT_TRUE(Checkpoint(out.path()).contains("head.weight"));
 
   Disk unequal;
@@ -213,7 +241,7 @@ TEST(HfWeights, ARedundantTiedHeadMustEqualTheTable) {
 TEST(HfWeights, AManifestOfAnotherModelIsOurBug) {
   Masters m;
   TemporaryDirectory out;
-  EXPECT_THROW(save_hf_weights(out.path(), {{"unknown", DType::kF32}}, kEntries, {}, m.get()), InternalError);
+  EXPECT_THROW(save_hf_weights(out.path(), {{"unknown", DType::kF32}}, kEntries, {}, m.read()), InternalError);
 }
 
 }  // namespace

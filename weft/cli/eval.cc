@@ -31,10 +31,10 @@ Command eval_command() {
             const Tokenizer tokenizer = Tokenizer::load(model.dir);
             const PromptSource source(recipe.data.val_files, recipe, tokenizer, recipe.data.val_max_samples);
             const auto rewards = make_rewards(recipe, registry);
-            const auto engine = make_engine(recipe, model, tokenizer, false);
+            const auto engine = make_engine(recipe, model, *model.model, tokenizer, false);
             const SamplingParams params = validation_params(recipe);
             Progress bar("eval", static_cast<int64_t>(source.rows().size()) * params.n, "samples");
-            const Evaluation e = evaluate(*engine, source, *rewards, params,
+            const Evaluation e = evaluate(*engine, DataParallel(), source, *rewards, tokenizer, params,
                                           hash_combine(static_cast<uint64_t>(recipe.rollout.seed), uint64_t{0x76616c}),
                                           [&](int64_t done, int64_t) { bar.update(done); });
             bar.finish();

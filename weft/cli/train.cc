@@ -3,6 +3,7 @@
 #include "weft/base/signals.h"
 #include "weft/base/threads.h"
 #include "weft/cli/command.h"
+#include "weft/comm/launch.h"
 #include "weft/train/sft.h"
 #include "weft/train/trainer.h"
 
@@ -24,6 +25,18 @@ RecipeChoices choices(const Registry& registry) {
   return c;
 }
 
+// fn on each rank of actor.mesh: threads of this process, or this process as one of mpirun's. Null: one rank alone.
+void on_ranks(const Recipe& recipe, const std::function<void(std::shared_ptr<const RankMesh>)>& fn) {
+  const LaunchWorld launched = launch_world();
+  const ParallelDims dims = actor_mesh(recipe, launched.mpi ? launched.size : 0);
+  set_num_threads(static_cast<int>(recipe.trainer.threads));
+  install_stop_signals();
+  if (!launched.mpi && dims.world() == 1) return fn(nullptr);
+  CommOptions options;
+  options.threads_per_rank = static_cast<int>(recipe.trainer.threads);
+  run_ranks(static_cast<int>(dims.world()), options, [&](Communicator& world) { fn(make_rank_mesh(dims, world)); });
+}
+
 }  // namespace
 
 Command train_command() {
@@ -40,9 +53,7 @@ Command train_command() {
               std::cout << print_recipe(recipe);
               return kExitDone;
             }
-            set_num_threads(static_cast<int>(recipe.trainer.threads));
-            install_stop_signals();
-            Trainer(recipe, registry).run();
+            on_ranks(recipe, [&](std::shared_ptr<const RankMesh> mesh) { Trainer(recipe, registry, std::move(mesh)).run(); });
             return kExitDone;
           }};
 }
@@ -61,9 +72,7 @@ Command sft_command() {
               std::cout << print_recipe(recipe);
               return kExitDone;
             }
-            set_num_threads(static_cast<int>(recipe.trainer.threads));
-            install_stop_signals();
-            SftTrainer(recipe, registry).run();
+            on_ranks(recipe, [&](std::shared_ptr<const RankMesh> mesh) { SftTrainer(recipe, registry, std::move(mesh)).run(); });
             return kExitDone;
           }};
 }

@@ -12,6 +12,7 @@
 #include "weft/nn/embedding.h"
 #include "weft/nn/linear.h"
 #include "weft/nn/view.h"
+#include "weft/parallel/fully_shard.h"
 
 namespace weft {
 
@@ -108,13 +109,28 @@ void init_weights(CausalLM& model, uint64_t seed) {
   constexpr float kStd = 0.02f;
   for (nn::Parameter* p : model.parameters()) {
     const bool norm = p->dim() == 1 && p->name().find("norm") != std::string::npos;
-    at::Tensor host = at::empty(p->shape(), at::kFloat);
-    float* data = host.data_ptr<float>();
+    at::Tensor host = at::empty(p->local_shape(), at::kFloat);
     uint64_t key = seed;
     for (char ch : p->name()) key = hash_combine(key, static_cast<uint64_t>(static_cast<unsigned char>(ch)));
     const CounterRng rng(key);
-    for (int64_t i = 0; i < p->numel(); ++i)
-      data[i] = p->dim() == 1 ? (norm ? 1.0f : 0.0f) : kStd * static_cast<float>(rng.normal(static_cast<uint64_t>(i)));
+    if (p->dim() == 1) host.fill_(norm ? 1.0f : 0.0f);
+    // Numbered by the element's place in the whole parameter, so that every rank draws its own.
+    for (const LocalBox& part : p->dim() == 1 ? std::vector<LocalBox>() : local_boxes(*p)) {
+      at::Tensor there = host;
+      for (size_t d = 0; d < part.box.size.size(); ++d) there = there.narrow(static_cast<int64_t>(d), part.local_offset[d], part.box.size[d]);
+      at::Tensor values = at::empty(part.box.size, at::kFloat);
+      std::vector<int64_t> index = part.box.offset;
+      for (int64_t i = 0; i < values.numel(); ++i) {
+        int64_t flat = 0;
+        for (size_t d = 0; d < index.size(); ++d) flat = flat * p->shape()[d] + index[d];
+        values.data_ptr<float>()[i] = kStd * static_cast<float>(rng.normal(static_cast<uint64_t>(flat)));
+        for (size_t d = index.size(); d-- > 0;) {
+          if (++index[d] < part.box.offset[d] + part.box.size[d]) break;
+          index[d] = part.box.offset[d];
+        }
+      }
+      there.copy_(values);
+    }
     at::NoGradGuard guard;
     p->master().copy_(host);
     p->updated();

@@ -32,4 +32,7 @@ class DistributedTensor {
   std::shared_ptr<const RankMesh> mesh_;
 };
 
+// One box of a tensor, whole, at rank `root` (elsewhere undefined). Collective over the world; only what `root` lacks travels.
+at::Tensor gather_box(const at::Tensor& local, const Layout& layout, const Box& box, int64_t root, const RankMesh& mesh);
+
 }  // namespace weft

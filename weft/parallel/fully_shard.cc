@@ -49,6 +49,12 @@ void set_requires_all_reduce(nn::Module& module, bool on) {
   for (ShardGroup* g : shard_groups(module)) g->set_requires_all_reduce(on);
 }
 
+std::vector<LocalBox> local_boxes(const nn::Parameter& p) {
+  if (const auto* group = dynamic_cast<const ShardGroup*>(p.shard_owner())) return group->layout(p).boxes(group->mesh().rank());
+  const std::vector<int64_t> zero(p.shape().size(), 0);
+  return {{{zero, p.shape()}, zero}};
+}
+
 Layout layout_of(const nn::Parameter& p, const RankMesh& mesh) {
   if (const auto* group = dynamic_cast<const ShardGroup*>(p.shard_owner())) return group->layout(p);
   return Layout::replicated(p.shape(), mesh.dense);

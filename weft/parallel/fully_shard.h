@@ -50,5 +50,7 @@ void set_requires_all_reduce(nn::Module& module, bool on);
 
 // The layout of a parameter's master: replicated where it is not sharded.
 Layout layout_of(const nn::Parameter& p, const RankMesh& mesh);
+// What this rank's master holds of the parameter: all of it where it is not sharded.
+std::vector<LocalBox> local_boxes(const nn::Parameter& p);
 
 }  // namespace weft

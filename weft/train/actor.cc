@@ -13,6 +13,7 @@
 #include "weft/base/error.h"
 #include "weft/nn/autograd.h"
 #include "weft/nn/view.h"
+#include "weft/parallel/fully_shard.h"
 #include "weft/train/router_aux.h"
 
 namespace weft {
@@ -143,7 +144,7 @@ ActorOutput run(CausalLM& model, std::span<const Trajectory* const> trajectories
 
   const TokenGradients g = (*loss)(out);
   WEFT_CHECK(g.log_probs.size() == out.log_probs.size(), "{} gradients for {} tokens", g.log_probs.size(), out.log_probs.size());
-  if (out.log_probs.empty()) return out;
+  if (out.log_probs.empty() && shard_groups(model).empty()) return out;  // sharded: peers wait for this rank's part of the gradients
   std::vector<at::Tensor> roots{head.log_probs}, grads{tensor_of(g.log_probs, head.log_probs)};
   if (options.entropy && !g.entropy.empty()) {
     roots.push_back(head.entropy);
@@ -206,8 +207,12 @@ void ParityResult::merge(const ParityResult& other) {
 
 ParityResult check_parity(CausalLM& model, std::span<const Trajectory* const> trajectories, const ActorOptions& options,
                           int64_t max_tokens) {
+  return check_parity(model, split_micro_batches(trajectories, max_tokens), options);
+}
+
+ParityResult check_parity(CausalLM& model, std::span<const MicroBatch> parts, const ActorOptions& options) {
   ParityResult result;
-  for (const MicroBatch part : split_micro_batches(trajectories, max_tokens)) {
+  for (const MicroBatch part : parts) {
     ActorOptions o = options;
     std::vector<RoutingTrace> traces;
     o.entropy = false;

@@ -63,7 +63,8 @@ struct ParityResult {
   bool exact() const { return unequal_tokens == 0 && unequal_rows == 0; }
   void merge(const ParityResult& other);
 };
-// Compares a forward of these trajectories with what the rollout recorded.
+// Compares forwards of these micro-batches with what the rollout recorded.
+ParityResult check_parity(CausalLM& model, std::span<const MicroBatch> parts, const ActorOptions& options);
 ParityResult check_parity(CausalLM& model, std::span<const Trajectory* const> trajectories, const ActorOptions& options,
                           int64_t max_tokens);
 

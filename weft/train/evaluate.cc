@@ -4,12 +4,11 @@
 
 namespace weft {
 
-Evaluation evaluate(Engine& engine, const PromptSource& source, RewardSet& rewards, const SamplingParams& params, uint64_t seed,
-                    const std::function<void(int64_t, int64_t)>& progress) {
+Evaluation evaluate(Engine& engine, const DataParallel& ranks, const PromptSource& source, RewardSet& rewards, const Tokenizer& tokenizer,
+                    const SamplingParams& params, uint64_t seed, const std::function<void(int64_t, int64_t)>& progress) {
   Evaluation e;
   for (int64_t row : source.rows()) e.prompts.push_back(source.prompt(row));
-  e.samples = generate(engine, e.prompts, params, seed, progress);
-  score(rewards, source, e.prompts, e.samples);
+  e.samples = generate_scored(engine, ranks, rewards, source, tokenizer, e.prompts, params, seed, progress);
   std::map<std::string, std::pair<double, double>> sums;  // sum, count
   double length = 0, invalid = 0;
   const size_t n = static_cast<size_t>(params.n);

@@ -15,7 +15,8 @@ struct Evaluation {
   std::vector<ScoredSample> samples;
 };
 
-Evaluation evaluate(Engine& engine, const PromptSource& source, RewardSet& rewards, const SamplingParams& params, uint64_t seed,
-                    const std::function<void(int64_t, int64_t)>& progress);
+// Collective over `ranks`, which share the prompts.
+Evaluation evaluate(Engine& engine, const DataParallel& ranks, const PromptSource& source, RewardSet& rewards, const Tokenizer& tokenizer,
+                    const SamplingParams& params, uint64_t seed, const std::function<void(int64_t, int64_t)>& progress);
 
 }  // namespace weft

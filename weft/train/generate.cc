@@ -94,4 +94,31 @@ void score(RewardSet& rewards, const PromptSource& source, const std::vector<Pro
   }
 }
 
+std::vector<ScoredSample> generate_scored(Engine& engine, const DataParallel& ranks, RewardSet& rewards, const PromptSource& source,
+                                          const Tokenizer& tokenizer, const std::vector<Prompt>& prompts, const SamplingParams& params,
+                                          uint64_t seed, const std::function<void(int64_t done, int64_t total)>& progress) {
+  const auto [begin, end] = ranks.range(static_cast<int64_t>(prompts.size()));
+  const std::vector<Prompt> mine(prompts.begin() + begin, prompts.begin() + end);
+  std::vector<ScoredSample> samples;
+  std::string stopped;
+  try {
+    samples = generate(engine, mine, params, seed, progress);
+    score(rewards, source, mine, samples);
+  } catch (const StoppedError& e) {
+    stopped = e.what();
+  }
+  // A signal may reach the ranks at different moments.
+  if (ranks.any(!stopped.empty())) throw StoppedError(stopped.empty() ? "stopped by a signal that another rank saw" : stopped);
+  if (ranks.size() == 1) return samples;
+  std::vector<Trajectory> own;
+  for (ScoredSample& s : samples) own.push_back(std::move(s.trajectory));
+  samples.clear();
+  for (const std::vector<std::byte>& bytes : ranks.gather_bytes(serialize_trajectories(own)))
+    for (Trajectory& t : deserialize_trajectories(bytes, "a peer's samples")) {
+      std::string text = tokenizer.decode(t.response_ids, true);
+      samples.push_back({std::move(t), std::move(text)});
+    }
+  return samples;
+}
+
 }  // namespace weft

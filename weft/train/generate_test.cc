@@ -17,7 +17,7 @@ class GenerateTest : public RunTest {
     model_ = load_model(tiny_model(), DType::kF32);
     tokenizer_ = Tokenizer::load(tiny_model());
     source_ = std::make_unique<PromptSource>(recipe_.data.train_files, recipe_, *tokenizer_, 5);
-    engine_ = make_engine(recipe_, model_, *tokenizer_, true);
+    engine_ = make_engine(recipe_, model_, *model_.model, *tokenizer_, true);
     for (int64_t row : source_->rows()) prompts_.push_back(source_->prompt(row));
   }
   std::vector<ScoredSample> sample() { return generate(*engine_, prompts_, training_params(recipe_), 17, {}); }
@@ -87,7 +87,7 @@ TEST_F(GenerateTest, EvaluationAveragesBySource) {
   add_reward("index", [](const RewardRequest& r) { return reward_value(static_cast<double>(r.row_number)); });
   recipe_ = recipe("unused", {"reward.funcs=index", "rollout.val_kwargs.n=2", "rollout.val_kwargs.temperature=1.0"});
   const auto rewards = make_rewards(recipe_, registry_);
-  const Evaluation e = evaluate(*engine_, *source_, *rewards, validation_params(recipe_), 1, {});
+  const Evaluation e = evaluate(*engine_, DataParallel(), *source_, *rewards, *tokenizer_, validation_params(recipe_), 1, {});
   EXPECT_EQ(e.samples.size(), 10u);
   EXPECT_EQ(e.metrics.find("val/even/index/mean@2"), 3.0);  // rows 1, 3, 5
   EXPECT_EQ(e.metrics.find("val/odd/index/mean@2"), 3.0);   // rows 2, 4

@@ -8,6 +8,7 @@
 #include "weft/io/atomic_file.h"
 #include "weft/io/hub_cache.h"
 #include "weft/model/weight_map.h"
+#include "weft/parallel/fully_shard.h"
 
 namespace weft {
 namespace {
@@ -29,7 +30,8 @@ at::ScalarType scalar_of(DType dtype, const std::string& where) {
   throw UsageError(fmt::format("{}: param_dtype {} is not supported: choose float32 or bfloat16", where, dtype_name(dtype)));
 }
 
-LoadedModel build(const std::string& dir, std::optional<DType> param_dtype, const std::string& device, const std::vector<Family>& extra) {
+LoadedModel build(const std::string& dir, std::optional<DType> param_dtype, const std::string& device, const std::vector<Family>& extra,
+                  std::shared_ptr<const RankMesh> mesh) {
   LoadedModel m;
   m.dir = dir;
   m.hf = HfConfig::load(dir);
@@ -38,38 +40,49 @@ LoadedModel build(const std::string& dir, std::optional<DType> param_dtype, cons
   m.entries = weight_map(config);
   if (config.tied) m.tied_head = tied_head(config);
   m.model = std::make_unique<CausalLM>(std::move(config), scalar_of(param_dtype.value_or(m.hf.dtype.value_or(DType::kF32)), dir));
+  if (mesh && mesh->world.size() > 1) {
+    m.mesh = mesh;
+    for (nn::Module* layer : m.model->children()) fully_shard(*layer, mesh);
+    fully_shard(*m.model, mesh);
+  }
   m.model->materialize(parse_device(device));
   return m;
 }
 
 }  // namespace
 
-MasterByName LoadedModel::masters() const {
-  return [raw = model.get()](const std::string& name) {
-    nn::Parameter* p = raw->find_parameter(name);
-    WEFT_CHECK(p, "no parameter {}", name);
-    return p->master();
-  };
-}
-
 LoadedModel load_model(const std::string& path_or_hub_id, std::optional<DType> param_dtype, const std::string& device,
-                       const std::vector<Family>& extra_families) {
-  LoadedModel m = build(resolve_model_path(path_or_hub_id), param_dtype, device, extra_families);
+                       const std::vector<Family>& extra_families, std::shared_ptr<const RankMesh> mesh) {
+  LoadedModel m = build(resolve_model_path(path_or_hub_id), param_dtype, device, extra_families, std::move(mesh));
   const Checkpoint disk(m.dir);
-  m.manifest = load_hf_weights(disk, m.entries, m.tied_head, m.masters());
+  m.manifest = load_hf_weights(disk, m.entries, m.tied_head, [&m](const std::string& name) {
+    const nn::Parameter* p = m.model->find_parameter(name);
+    WEFT_CHECK(p, "no parameter {}", name);
+    return ParameterPart{p->master(), local_boxes(*p)};
+  });
   for (nn::Parameter* p : m.model->parameters()) p->updated();
   return m;
 }
 
 LoadedModel create_model(const std::string& dir, DType param_dtype, DType disk_dtype, uint64_t seed, const std::string& device,
-                         const std::vector<Family>& extra_families) {
-  LoadedModel m = build(dir, param_dtype, device, extra_families);
+                         const std::vector<Family>& extra_families, std::shared_ptr<const RankMesh> mesh) {
+  LoadedModel m = build(dir, param_dtype, device, extra_families, std::move(mesh));
   m.manifest = fresh_manifest(m.entries, disk_dtype);
   init_weights(*m.model, seed);
   return m;
 }
 
-void save_model(const LoadedModel& m, const std::string& dir) {
+BoxReader own_masters(const LoadedModel& m) {
+  return [model = m.model.get()](const std::string& name, const Box& box) { return narrow_to(model->find_parameter(name)->master(), box); };
+}
+
+std::unique_ptr<CausalLM> empty_model_like(const LoadedModel& m) {
+  auto model = std::make_unique<CausalLM>(m.model->config(), m.model->param_dtype());
+  model->materialize(at::kCPU);
+  return model;
+}
+
+void save_model(const LoadedModel& m, const std::string& dir, const BoxReader& read) {
   static constexpr const char* kCopied[] = {"generation_config.json", "tokenizer.json",      "tokenizer_config.json", "special_tokens_map.json",
                                             "chat_template.jinja",    "added_tokens.json",   "vocab.json",            "merges.txt",
                                             "tokenizer.model"};
@@ -78,7 +91,7 @@ void save_model(const LoadedModel& m, const std::string& dir) {
   if (fs::exists(fs::path(m.dir) / "additional_chat_templates"))
     fs::copy(fs::path(m.dir) / "additional_chat_templates", fs::path(dir) / "additional_chat_templates", fs::copy_options::recursive);
   write_file_atomically((fs::path(dir) / "config.json").string(), m.hf.raw_json);
-  save_hf_weights(dir, m.manifest, m.entries, m.tied_head, m.masters());
+  save_hf_weights(dir, m.manifest, m.entries, m.tied_head, read);
 }
 
 }  // namespace weft

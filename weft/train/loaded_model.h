@@ -9,6 +9,7 @@
 #include "weft/io/hf_config.h"
 #include "weft/model/causal_lm.h"
 #include "weft/model/families.h"
+#include "weft/parallel/rank_mesh.h"
 
 namespace weft {
 
@@ -21,20 +22,27 @@ struct LoadedModel {
   DiskManifest manifest;
   std::unique_ptr<CausalLM> model;
 
-  MasterByName masters() const;
+  std::shared_ptr<const RankMesh> mesh;  // null: one rank holds all
 };
 
 // `param_dtype` fp32 or bf16; nullopt: what the checkpoint says (float16 is refused: choose one of the two).
-// `device` "cpu" or "cuda"; a clear error where there is no GPU.
+// `device` "cpu" or "cuda"; a clear error where there is no GPU. With a mesh of several ranks (all call) the parameters are sharded by
+// layer, and this rank allocates and reads its own parts only.
 LoadedModel load_model(const std::string& path_or_hub_id, std::optional<DType> param_dtype, const std::string& device = "cpu",
-                       const std::vector<Family>& extra_families = {});
+                       const std::vector<Family>& extra_families = {}, std::shared_ptr<const RankMesh> mesh = nullptr);
 
 // The same without weights on disk: config.json only, initialised from `seed`; written back in `disk_dtype`.
 LoadedModel create_model(const std::string& dir, DType param_dtype, DType disk_dtype, uint64_t seed, const std::string& device = "cpu",
-                         const std::vector<Family>& extra_families = {});
+                         const std::vector<Family>& extra_families = {}, std::shared_ptr<const RankMesh> mesh = nullptr);
+
+// Reads the masters of a model that one rank holds.
+BoxReader own_masters(const LoadedModel& m);
+
+// A model of the same kind, whole, in memory and without values: what another engine's weights are copied into.
+std::unique_ptr<CausalLM> empty_model_like(const LoadedModel& m);
 
 // Writes a complete Hugging Face directory: weights, config.json, generation_config.json, tokenizer and chat template files copied from
-// `m.dir`. `dir` exists and is empty.
-void save_model(const LoadedModel& m, const std::string& dir);
+// `m.dir`. `dir` exists and is empty. `read` gives the masters' boxes.
+void save_model(const LoadedModel& m, const std::string& dir, const BoxReader& read);
 
 }  // namespace weft

@@ -26,23 +26,28 @@ double learning_rate_factor(const std::string& type, int64_t step, int64_t warmu
   return min_ratio + (1.0 - min_ratio) * 0.5 * (1.0 + det_cos(std::numbers::pi * progress));
 }
 
-Optimizer::Optimizer(std::vector<nn::Parameter*> parameters, OptimRecipe recipe, int64_t total_updates)
-    : recipe_(std::move(recipe)), total_updates_(total_updates) {
+Optimizer::Optimizer(std::vector<nn::Parameter*> parameters, OptimRecipe recipe, int64_t total_updates, SumOverShards sum_over_shards)
+    : recipe_(std::move(recipe)), sum_over_shards_(std::move(sum_over_shards)), total_updates_(total_updates) {
   for (nn::Parameter* p : parameters)
     if (p->trainable()) slots_.push_back({p, at::zeros_like(p->master()), at::zeros_like(p->master())});
 }
 
 double Optimizer::grad_norm() {
-  double sum = 0;
+  std::vector<double> parts;
   for (const Slot& s : slots_) {
-    if (!s.parameter->grad().defined()) continue;
     const at::Tensor& g = s.parameter->grad();
-    const double part = g.is_cpu() ? kernels::sum_of_squares(g.data_ptr<float>(), g.numel()) : g.to(at::kDouble).pow(2).sum().item<double>();
-    if (!std::isfinite(part))
+    parts.push_back(!g.defined()  ? 0.0
+                    : g.is_cpu() ? kernels::sum_of_squares(g.data_ptr<float>(), g.numel())
+                                 : g.to(at::kDouble).pow(2).sum().item<double>());
+  }
+  if (sum_over_shards_) sum_over_shards_(parts);
+  double sum = 0;
+  for (size_t i = 0; i < slots_.size(); ++i) {
+    if (!std::isfinite(parts[i]))
       throw ValueError(fmt::format("the gradient of {} is not finite at update {}: nothing was updated. Lower actor.optim.lr, or look at the "
                                    "rewards and advantages of this step",
-                                   s.parameter->name(), updates_));
-    sum += part;
+                                   slots_[i].parameter->name(), updates_));
+    sum += parts[i];
   }
   return std::sqrt(sum);
 }

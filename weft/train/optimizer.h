@@ -2,6 +2,7 @@
 // AdamW over a model's fp32 masters, gradient clipping by the global norm, learning-rate schedules.
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -18,11 +19,13 @@ double learning_rate_factor(const std::string& type, int64_t step, int64_t warmu
 
 class Optimizer {
  public:
-  // Frozen parameters are left out. Decay applies to parameters of two and more dims.
-  Optimizer(std::vector<nn::Parameter*> parameters, OptimRecipe recipe, int64_t total_updates);
+  // Frozen parameters are left out. Decay applies to parameters of two and more dims. Where parameters are sharded, `sum_over_shards`
+  // replaces numbers, one a parameter, by their sums over the ranks that share the parameters.
+  using SumOverShards = std::function<void(std::vector<double>&)>;
+  Optimizer(std::vector<nn::Parameter*> parameters, OptimRecipe recipe, int64_t total_updates, SumOverShards sum_over_shards = {});
 
   // sqrt of the sum of squares of all gradients, in double; a parameter without a gradient counts as zero. Throws ValueError when it is
-  // not finite, naming the first parameter at fault: nothing has been updated then.
+  // not finite, naming the first parameter at fault: nothing has been updated then. The same bits on every rank.
   double grad_norm();
   // Clips by `norm` (what grad_norm returned), updates, refreshes compute copies, zeroes gradients. Returns the rate used.
   double update(double norm);
@@ -42,6 +45,7 @@ class Optimizer {
  private:
   std::vector<Slot> slots_;
   OptimRecipe recipe_;
+  SumOverShards sum_over_shards_;
   int64_t total_updates_, updates_ = 0;
 };
 

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "weft/base/config.h"
+#include "weft/mesh/parallel_dims.h"
 
 namespace weft {
 
@@ -73,6 +74,7 @@ struct OptimRecipe {
 };
 
 struct ActorRecipe {
+  std::string mesh = "fsdp=1";
   std::string param_dtype = "auto";  // resolved spelling: auto, float32 or bfloat16
   int64_t mini_batch_size = 0;       // resolved: data.train_batch_size
   int64_t ppo_epochs = 1;
@@ -214,5 +216,8 @@ std::string print_recipe(const Recipe& recipe);
 
 // rollout.logit_bias as (token id, bias), ascending ids.
 std::vector<std::pair<int64_t, double>> parse_logit_bias(const ConfigTable& table);
+
+// The ranks of actor.mesh. `world`: how many a launcher started; 0: as many as it says. UsageError for what does not fit or is not built.
+ParallelDims actor_mesh(const Recipe& r, int64_t world);
 
 }  // namespace weft

@@ -41,6 +41,7 @@ void by_rl(const char* key, const auto& parse) {
 }
 
 void validate_common(const Recipe& r) {
+  if (r.actor.mesh.find("-1") == std::string::npos) (void)actor_mesh(r, 0);
   if (64 % r.rollout.block_size != 0) refuse(fmt::format("rollout.block_size = {} does not divide 64", r.rollout.block_size));
   const std::string& name = r.trainer.run_name;
   if (name == "." || name == ".." || name.find('/') != std::string::npos || name.find('\0') != std::string::npos)
@@ -203,6 +204,15 @@ std::vector<std::pair<int64_t, double>> parse_logit_bias(const ConfigTable& tabl
   for (size_t i = 1; i < out.size(); ++i)
     if (out[i].first == out[i - 1].first) refuse(fmt::format("rollout.logit_bias: token {} is given twice", out[i].first));
   return out;
+}
+
+ParallelDims actor_mesh(const Recipe& r, int64_t world) {
+  const ParallelDims dims = parse_parallel_dims(r.actor.mesh, world);
+  if (dims.tp > 1 || dims.cp > 1 || dims.ep > 1)
+    refuse(fmt::format("actor.mesh = \"{}\": tp, cp and ep are not built yet; use replicate and fsdp", r.actor.mesh));
+  if (dims.world() > 1 && r.trainer.device != "cpu")
+    refuse(fmt::format("actor.mesh = \"{}\" with trainer.device = \"{}\": several ranks need the CPU so far", r.actor.mesh, r.trainer.device));
+  return dims;
 }
 
 void validate_recipe(const Recipe& r, RecipeUse use, const RecipeChoices& choices) {

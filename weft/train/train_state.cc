@@ -13,6 +13,8 @@
 #include "weft/io/atomic_file.h"
 #include "weft/io/json_file.h"
 #include "weft/io/safetensors.h"
+#include "weft/parallel/fully_shard.h"
+#include "weft/parallel/shard_reader.h"
 
 namespace weft {
 namespace {
@@ -22,22 +24,54 @@ using Json = nlohmann::json;
 
 constexpr int kFormat = 1;
 
-TensorToSave tensor_to_save(const std::string& name, const at::Tensor& t) {
-  return {name, DType::kF32, t.sizes().vec(), [t](const TensorToSave::Write& write) {
-            const at::Tensor host = t.detach().to(at::kCPU).contiguous();
-            write({static_cast<const std::byte*>(host.data_ptr()), static_cast<size_t>(host.numel()) * sizeof(float)});
-          }};
-}
+const std::string kMaster = "master/", kFirstMoment = "m/", kSecondMoment = "v/";
 
-void read_into(const SafetensorsFile& file, const std::string& name, const at::Tensor& t) {
+// Whole tensors and boxes of the run's state for the rank that writes: out of its own memory, or gathered from the mesh.
+class StateReader {
+ public:
+  StateReader(const LoadedModel& model, const Optimizer& optimizer) {
+    const auto add = [&](const std::string& name, const nn::Parameter& p, const at::Tensor& t) {
+      tensors_[name] = t;
+      if (model.mesh) sources_[name] = {t, layout_of(p, *model.mesh)};
+    };
+    for (const nn::Parameter* p : model.model->parameters()) add(kMaster + p->name(), *p, p->master());
+    for (const Optimizer::Slot& s : optimizer.slots()) {
+      add(kFirstMoment + s.parameter->name(), *s.parameter, s.m);
+      add(kSecondMoment + s.parameter->name(), *s.parameter, s.v);
+    }
+    if (model.mesh) shards_ = std::make_unique<ShardReader>(std::move(sources_), model.mesh);
+  }
+  // On the ranks that do not write: until the one that does has finished. False there and then.
+  bool writes(const LoadedModel& model) {
+    if (!model.mesh || model.mesh->rank() == 0) return true;
+    shards_->serve();
+    return false;
+  }
+  at::Tensor read(const std::string& name, const Box& box) { return shards_ ? shards_->read(name, box) : narrow_to(tensors_.at(name), box); }
+  TensorToSave to_save(const std::string& name, const std::string& on_disk, const std::vector<int64_t>& shape) {
+    return {on_disk, DType::kF32, shape, [this, name, shape](const TensorToSave::Write& write) {
+              const at::Tensor host = read(name, {std::vector<int64_t>(shape.size(), 0), shape}).to(at::kCPU).contiguous();
+              write({static_cast<const std::byte*>(host.data_ptr()), static_cast<size_t>(host.numel()) * sizeof(float)});
+            }};
+  }
+  void finish() {
+    if (shards_) shards_->finish();
+  }
+
+ private:
+  std::map<std::string, at::Tensor> tensors_;
+  std::map<std::string, ShardReader::Source> sources_;
+  std::unique_ptr<ShardReader> shards_;
+};
+
+// This rank's part of a tensor of p's shape.
+void read_into(const SafetensorsFile& file, const std::string& name, const nn::Parameter& p, const at::Tensor& local) {
   const TensorInfo& info = file.tensor(name);
-  if (info.dtype != DType::kF32 || info.shape != t.sizes().vec())
+  if (info.dtype != DType::kF32 || info.shape != p.shape())
     throw FileError(file.path(), name, "does not fit the model: was the recipe's model changed since this checkpoint?");
-  at::Tensor host = at::empty(info.shape, at::kFloat);
-  const auto bytes = file.bytes(info);
-  if (!bytes.empty()) std::memcpy(host.data_ptr(), bytes.data(), bytes.size());
   at::NoGradGuard guard;
-  t.copy_(host);
+  for (const LocalBox& part : local_boxes(p))
+    narrow_to(local, {part.local_offset, part.box.size}).copy_(read_box(file.bytes(info), info.dtype, info.shape, part.box));
 }
 
 // Ragged rows as one flat tensor; the lengths are those of the responses.
@@ -86,22 +120,24 @@ void prune(const std::string& dir, int64_t max_keep) {
 
 void save_checkpoint(const std::string& checkpoints_dir, const LoadedModel& model, const Optimizer& optimizer,
                      const TrainProgress& progress, int64_t max_keep) {
+  StateReader reader(model, optimizer);
+  if (!reader.writes(model)) return;
   fs::create_directories(checkpoints_dir);
   const std::string name = fmt::format("global_step_{}", progress.step);
   AtomicDirectory directory((fs::path(checkpoints_dir) / name).string(), /*replace=*/true);
   const fs::path root = directory.temporary_path(), state = root / "state";
   fs::create_directories(root / "huggingface");
   fs::create_directories(state);
-  save_model(model, (root / "huggingface").string());
+  save_model(model, (root / "huggingface").string(), [&](const std::string& name, const Box& box) { return reader.read(kMaster + name, box); });
 
   std::vector<TensorToSave> masters, moments;
-  for (const nn::Parameter* p : model.model->parameters()) masters.push_back(tensor_to_save(p->name(), p->master()));
-  for (const Optimizer::Slot& s : optimizer.slots()) {
-    moments.push_back(tensor_to_save("m/" + s.parameter->name(), s.m));
-    moments.push_back(tensor_to_save("v/" + s.parameter->name(), s.v));
-  }
+  for (const nn::Parameter* p : model.model->parameters()) masters.push_back(reader.to_save(kMaster + p->name(), p->name(), p->shape()));
+  for (const Optimizer::Slot& s : optimizer.slots())
+    for (const std::string& moment : {kFirstMoment, kSecondMoment})
+      moments.push_back(reader.to_save(moment + s.parameter->name(), moment + s.parameter->name(), s.parameter->shape()));
   save_safetensors((state / "master.safetensors").string(), masters);
   save_safetensors((state / "optimizer.safetensors").string(), moments);
+  reader.finish();
 
   Json j = {{"format", kFormat},
             {"step", progress.step},
@@ -141,12 +177,12 @@ TrainProgress load_checkpoint(const std::string& checkpoint_dir, const LoadedMod
   const fs::path state = fs::path(checkpoint_dir) / "state";
   const SafetensorsFile masters((state / "master.safetensors").string()), moments((state / "optimizer.safetensors").string());
   for (nn::Parameter* p : model.model->parameters()) {
-    read_into(masters, p->name(), p->master());
+    read_into(masters, p->name(), *p, p->master());
     p->updated();
   }
   for (const Optimizer::Slot& s : optimizer.slots()) {
-    read_into(moments, "m/" + s.parameter->name(), s.m);
-    read_into(moments, "v/" + s.parameter->name(), s.v);
+    read_into(moments, kFirstMoment + s.parameter->name(), *s.parameter, s.m);
+    read_into(moments, kSecondMoment + s.parameter->name(), *s.parameter, s.v);
   }
   const std::string path = (state / "progress.json").string();
   TrainProgress p;

@@ -35,13 +35,14 @@ struct TrainProgress {
 };
 
 // `step_name`: the N of global_step_N. Keeps the newest max_keep checkpoints (< 1: all). An existing directory of that step is replaced.
+// Collective where the model is sharded: rank 0 writes, one tensor in memory at a time.
 void save_checkpoint(const std::string& checkpoints_dir, const LoadedModel& model, const Optimizer& optimizer,
                      const TrainProgress& progress, int64_t max_keep);
 
 // The directory that `latest` names, or nullopt where there is none. FileError where it names what is not complete.
 std::optional<std::string> latest_checkpoint(const std::string& checkpoints_dir);
 
-// Restores masters, moments and progress into a model and optimizer built the same way. FileError for what does not fit.
+// Restores masters, moments and progress into a model and optimizer built the same way, on any mesh: each rank reads its parts. FileError for what does not fit.
 TrainProgress load_checkpoint(const std::string& checkpoint_dir, const LoadedModel& model, Optimizer& optimizer);
 
 }  // namespace weft

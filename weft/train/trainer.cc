@@ -1,5 +1,7 @@
 #include "weft/train/trainer.h"
 
+#include <ATen/core/grad_mode.h>
+
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
@@ -10,6 +12,8 @@
 #include "weft/base/random.h"
 #include "weft/base/signals.h"
 #include "weft/base/threads.h"
+#include "weft/parallel/distributed_tensor.h"
+#include "weft/parallel/fully_shard.h"
 #include "weft/rl/grpo.h"
 #include "weft/rl/kl.h"
 #include "weft/train/evaluate.h"
@@ -44,26 +48,31 @@ std::unique_ptr<RewardSet> make_rewards(const Recipe& recipe, const Registry& re
   return std::make_unique<RewardSet>(std::move(entries), recipe.reward.on_nan == "drop" ? OnNan::kDrop : OnNan::kStop);
 }
 
-std::unique_ptr<Engine> make_engine(const Recipe& recipe, LoadedModel& model, const Tokenizer& tokenizer, bool record_routing) {
+std::unique_ptr<Engine> make_engine(const Recipe& recipe, const LoadedModel& loaded, CausalLM& model, const Tokenizer& tokenizer,
+                                    bool record_routing) {
   EngineConfig c;
   c.max_num_seqs = recipe.rollout.max_num_seqs;
   c.max_num_batched_tokens = recipe.rollout.max_num_batched_tokens;
   c.block_size = recipe.rollout.block_size;
   c.kv_cache_tokens = recipe.rollout.kv_cache_tokens;
-  c.end_ids = end_token_ids(model.hf, model.generation, &tokenizer);
+  c.end_ids = end_token_ids(loaded.hf, loaded.generation, &tokenizer);
   c.record_routing = record_routing;
-  return std::make_unique<Engine>(*model.model, c, &tokenizer);
+  return std::make_unique<Engine>(model, c, &tokenizer);
 }
 
-Trainer::Trainer(Recipe recipe, const Registry& registry)
-    : recipe_(std::move(recipe)), registry_(registry), replay_(parse_router_replay(recipe_.router_replay_mode)) {
+Trainer::Trainer(Recipe recipe, const Registry& registry, std::shared_ptr<const RankMesh> mesh)
+    : recipe_(std::move(recipe)),
+      registry_(registry),
+      mesh_(std::move(mesh)),
+      ranks_(mesh_),
+      replay_(parse_router_replay(recipe_.router_replay_mode)) {
   if (recipe_.trainer.parity == "auto") recipe_.trainer.parity = parity_promised() ? "require" : "report";
   const std::optional<DType> dtype = recipe_.actor.param_dtype == "auto" ? std::nullopt : parse_dtype(recipe_.actor.param_dtype);
   actor_ = std::make_unique<LoadedModel>(
       recipe_.model.init == "random"
           ? create_model(recipe_.model.path, dtype.value_or(DType::kF32), dtype.value_or(DType::kF32), static_cast<uint64_t>(recipe_.trainer.seed),
-                         recipe_.trainer.device, registry.families)
-          : load_model(recipe_.model.path, dtype, recipe_.trainer.device, registry.families));
+                         recipe_.trainer.device, registry.families, mesh_)
+          : load_model(recipe_.model.path, dtype, recipe_.trainer.device, registry.families, mesh_));
   tokenizer_ = Tokenizer::load(actor_->dir);
   if (replay_ != RouterReplayMode::kDisabled && !actor_->model->config().has_moe())
     throw UsageError(fmt::format("router_replay.mode = \"{}\": {} has no experts: use \"disabled\"", recipe_.router_replay_mode, actor_->dir));
@@ -84,8 +93,11 @@ Trainer::Trainer(Recipe recipe, const Registry& registry)
   if (recipe_.algorithm.filter_groups.enable && metric != "reward" && std::find(names.begin(), names.end(), metric) == names.end())
     throw UsageError(fmt::format("algorithm.filter_groups.metric = \"{}\": the rewards are {}", metric, fmt::join(names, ", ")));
   const int64_t updates_a_step = (batch + recipe_.actor.mini_batch_size - 1) / recipe_.actor.mini_batch_size * recipe_.actor.ppo_epochs;
-  optimizer_ = std::make_unique<Optimizer>(actor_->model->parameters(), recipe_.actor.optim, total_steps_ * updates_a_step);
-  engine_ = make_engine(recipe_, *actor_, *tokenizer_, replay_ == RouterReplayMode::kR3 || recipe_.trainer.parity == "require");
+  optimizer_ = std::make_unique<Optimizer>(actor_->model->parameters(), recipe_.actor.optim, total_steps_ * updates_a_step,
+                                           [this](std::vector<double>& sums) { ranks_.sum_over_shards(sums); });
+  if (actor_->mesh) rollout_model_ = empty_model_like(*actor_);
+  refit_rollout();
+  engine_ = make_engine(recipe_, *actor_, rollout_model_ ? *rollout_model_ : *actor_->model, *tokenizer_, replay_ == RouterReplayMode::kR3 || recipe_.trainer.parity == "require");
   for (const auto& [id, bias] : training_params(recipe_).logit_bias) logit_bias_.ids.push_back(id), logit_bias_.values.push_back(bias);
   kl_coef_ = recipe_.algorithm.kl_ctrl.kl_coef;
 }
@@ -94,14 +106,14 @@ Trainer::~Trainer() = default;
 
 // Token ids must mean the same to it.
 std::unique_ptr<LoadedModel> Trainer::load_frozen(const std::string& path, std::optional<DType> dtype) const {
-  auto model = std::make_unique<LoadedModel>(load_model(path, dtype, recipe_.trainer.device, registry_.families));
+  auto model = std::make_unique<LoadedModel>(load_model(path, dtype, recipe_.trainer.device, registry_.families, mesh_));
   for (nn::Parameter* p : model->model->parameters()) p->set_trainable(false);
   const int64_t ours = actor_->model->config().vocab_size, theirs = model->model->config().vocab_size;
   if (ours != theirs)
     throw UsageError(fmt::format("{} has {} vocabulary entries, {} has {}: they cannot share token ids", model->dir, theirs, actor_->dir, ours));
   if (model->dir == actor_->dir) return model;
   if (!std::filesystem::exists(model->dir + "/tokenizer.json")) {
-    log_warn("{} has no tokenizer.json: taking its token ids for those of {}", model->dir, actor_->dir);
+    if (ranks_.main()) log_warn("{} has no tokenizer.json: taking its token ids for those of {}", model->dir, actor_->dir);
     return model;
   }
   const Tokenizer other = Tokenizer::load(model->dir);
@@ -116,6 +128,20 @@ std::unique_ptr<LoadedModel> Trainer::load_frozen(const std::string& path, std::
 // Trainer and rollout share weights, kernels and param_dtype here; R2 replays what the old-log-prob pass records, so it needs the pass.
 bool Trainer::parity_promised() const { return recipe_.trainer.device == "cpu" && replay_ != RouterReplayMode::kR2; }
 
+void Trainer::refit_rollout() {
+  if (!rollout_model_) return;
+  at::NoGradGuard guard;
+  for (nn::Parameter* p : rollout_model_->parameters()) {
+    const nn::Parameter& trained = *actor_->model->find_parameter(p->name());
+    p->master().copy_(DistributedTensor::from_local(trained.master(), layout_of(trained, *mesh_), mesh_).full_tensor());
+    p->updated();
+  }
+}
+
+void Trainer::note(const std::string& text) {
+  if (bar_) bar_->update(progress_.step, text);
+}
+
 ActorOptions Trainer::actor_options(bool replay) const {
   ActorOptions o;
   o.recompute = recipe_.actor.recompute;
@@ -126,7 +152,7 @@ ActorOptions Trainer::actor_options(bool replay) const {
 
 bool Trainer::resume() {
   std::optional<std::string> from;
-  if (recipe_.trainer.resume_mode == "auto") from = latest_checkpoint(recipe_.run_dir() + "/checkpoints");
+  if (recipe_.trainer.resume_mode == "auto") from = latest_checkpoint(checkpoints());
   else if (recipe_.trainer.resume_mode == "resume_path") from = recipe_.trainer.resume_from_path;
   if (from) {
     progress_ = load_checkpoint(*from, *actor_, *optimizer_);
@@ -135,15 +161,30 @@ bool Trainer::resume() {
                                "\"disable\" and another trainer.run_name to start anew");
     sampler_->seek(progress_.cursor);
     if (recipe_.algorithm.kl_ctrl.type == "adaptive" && progress_.values.count("kl_coef")) kl_coef_ = progress_.values.at("kl_coef");
-    log_info("going on from {} (step {})", *from, progress_.step);
+    refit_rollout();
+    if (ranks_.main()) log_info("going on from {} (step {})", *from, progress_.step);
   }
   progress_.dataset_fingerprint = train_->dataset().fingerprint();
-  run_dir_ = std::make_unique<RunDir>(recipe_, from ? std::optional<int64_t>(progress_.step) : std::nullopt);
+  if (ranks_.main()) run_dir_ = std::make_unique<RunDir>(recipe_, from ? std::optional<int64_t>(progress_.step) : std::nullopt);
   return from.has_value();
 }
 
 void Trainer::run() {
   const bool resumed = resume();
+  if (ranks_.main()) announce();
+  const bool due = progress_.values.erase(kValidationDue) > 0;
+  if (val_ && (due || (!resumed && recipe_.trainer.val_before_train))) {
+    validate_now();
+    if (due) save(nullptr);  // the checkpoint no longer asks for it
+  }
+  while (progress_.step < total_steps_) step();
+  if (!ranks_.main()) return;
+  bar_->finish();
+  run_dir_->write_report();
+  log_info("report: {}/report.html", run_dir_->path());
+}
+
+void Trainer::announce() {
   const ModelConfig& c = actor_->model->config();
   log_info("{}: {} with {:.1f} M parameters, param_dtype {}, {} threads", actor_->dir, c.family,
            static_cast<double>(actor_->model->num_parameters()) / 1e6,
@@ -154,15 +195,7 @@ void Trainer::run() {
   ProgressOptions options;
   options.start = progress_.step;
   bar_ = std::make_unique<Progress>("train", total_steps_, "steps", options);
-  const bool due = progress_.values.erase(kValidationDue) > 0;
-  if (val_ && (due || (!resumed && recipe_.trainer.val_before_train))) {
-    validate_now();
-    if (due) save(nullptr);  // the checkpoint no longer asks for it
-  }
-  while (progress_.step < total_steps_) step();
-  bar_->finish();
-  run_dir_->write_report();
-  log_info("report: {}/report.html", run_dir_->path());
+  if (mesh_) log_info("{} ranks: {}", ranks_.size(), mesh_->dims.to_string());
 }
 
 void Trainer::step() {
@@ -228,22 +261,25 @@ void Trainer::step() {
   timer.finish(data.samples, row);
   add_expert_load(data.trajectories, actor_->model->config(), row);
   const bool last = progress_.step == total_steps_;
-  run_dir_->write_metrics(progress_.step, row);
-  if (recipe_.trainer.save_samples) run_dir_->write_samples(progress_.step, *train_, data.prompts, data.samples, *tokenizer_);
-  bar_->print(fmt::format("step {}: {}", progress_.step, format_metrics_line(row)));
-  bar_->update(progress_.step);
+  if (ranks_.main()) {
+    run_dir_->write_metrics(progress_.step, row);
+    if (recipe_.trainer.save_samples) run_dir_->write_samples(progress_.step, *train_, data.prompts, data.samples, *tokenizer_);
+    bar_->print(fmt::format("step {}: {}", progress_.step, format_metrics_line(row)));
+    bar_->update(progress_.step);
+  }
+  refit_rollout();
   if (val_ && recipe_.trainer.test_freq > 0 && (progress_.step % recipe_.trainer.test_freq == 0 || last)) validate_now();
   if ((recipe_.trainer.save_freq > 0 && progress_.step % recipe_.trainer.save_freq == 0) || last) {
     save(nullptr);
-    run_dir_->write_report();
+    if (ranks_.main()) run_dir_->write_report();
   }
-  if (stop_requested()) stop(fmt::format("stopped by {} after step {}", stop_signal_name(), progress_.step), nullptr);
+  if (ranks_.any(stop_requested())) stop(fmt::format("stopped by {} after step {}", stop_signal_name(), progress_.step), nullptr);
 }
 
 void Trainer::stop(const std::string& why, const StepData* under_way) {
   save(under_way);
-  run_dir_->write_report();
-  throw StoppedError(fmt::format("{}; everything was saved in {}: run the same command to go on", why, run_dir_->checkpoints()));
+  if (ranks_.main()) run_dir_->write_report();
+  throw StoppedError(fmt::format("{}; everything was saved in {}: run the same command to go on", why, checkpoints()));
 }
 
 // At least one whole trajectory and 1 % of tokens; which ones is drawn from the step.
@@ -258,7 +294,11 @@ void Trainer::check_step_parity(StepData& data) {
     sample.push_back(data.trajectories[(first + i) % data.trajectories.size()]);
     wanted += static_cast<int64_t>(sample.back()->response_ids.size());
   }
-  const ParityResult result = check_parity(*actor_->model, sample, actor_options(false), recipe_.actor.max_tokens_per_micro_batch);
+  const DataParallel::Share share = ranks_.share(sample, recipe_.actor.max_tokens_per_micro_batch);
+  ParityResult result = check_parity(*actor_->model, share.micro_batches, actor_options(false));
+  result.max_difference = ranks_.max(result.max_difference);
+  for (int64_t* count : {&result.tokens, &result.rows, &result.unequal_tokens, &result.unequal_rows})
+    *count = static_cast<int64_t>(ranks_.sum(static_cast<double>(*count)));
   data.carried.set("parity/max_abs_diff", result.max_difference);
   data.carried.set("parity/unequal_tokens", static_cast<double>(result.unequal_tokens));
   data.carried.set("parity/unequal_routes", static_cast<double>(result.unequal_rows));
@@ -271,14 +311,21 @@ void Trainer::check_step_parity(StepData& data) {
 
 void Trainer::compute_log_probs(StepData& data) {
   auto forward_all = [&](CausalLM& model, const ActorOptions& options, std::vector<std::vector<float>>& out) {
-    for (const MicroBatch part : split_micro_batches(data.trajectories, recipe_.actor.max_tokens_per_micro_batch)) {
+    const DataParallel::Share share = ranks_.share(data.trajectories, recipe_.actor.max_tokens_per_micro_batch);
+    std::vector<float> mine;
+    for (const MicroBatch part : share.micro_batches) {
       const ActorOutput o = actor_forward(model, part, options);
-      for (size_t i = 0; i < part.size(); ++i) out.emplace_back(o.log_probs.begin() + o.offsets[i], o.log_probs.begin() + o.offsets[i + 1]);
-      if (stop_requested()) {
-        out.clear();
-        throw StoppedError(fmt::format("stopped by {} while computing log-probs", stop_signal_name()));
-      }
+      mine.insert(mine.end(), o.log_probs.begin(), o.log_probs.end());
+      if (ranks_.any(stop_requested())) throw StoppedError(fmt::format("stopped by {} while computing log-probs", stop_signal_name()));
     }
+    const std::vector<float> all = ranks_.gather_tokens(share, data.trajectories, mine);
+    auto at = all.begin();
+    for (const Trajectory* t : data.trajectories) {
+      const auto n = static_cast<std::ptrdiff_t>(t->response_ids.size());
+      out.emplace_back(at, at + n);
+      at += n;
+    }
+    if (options.record) *options.record = ranks_.gather_traces(share, data.trajectories, std::move(*options.record));
   };
   // The teacher's are not saved with a step under way: they are computed again, bit for bit.
   if (data.teacher_log_probs.empty() && teacher_) forward_all(*teacher_->model, actor_options(false), data.teacher_log_probs);
@@ -333,7 +380,7 @@ void Trainer::update(StepData& data, MetricsRow& row) {
     options.off_policy_mask_threshold = recipe_.actor.off_policy_mask_threshold;
     options.entropy_coeff = recipe_.actor.entropy_coeff;
     options.max_tokens_per_micro_batch = recipe_.actor.max_tokens_per_micro_batch;
-    UpdateSums sums = accumulate_gradients(*actor_->model, context, options);
+    UpdateSums sums = accumulate_gradients(*actor_->model, context, options, ranks_);
     sums.check_finite(data.step);
     sums.grad_norm = optimizer_->grad_norm();
     sums.lr = optimizer_->update(sums.grad_norm);
@@ -341,8 +388,8 @@ void Trainer::update(StepData& data, MetricsRow& row) {
     ++progress_.weight_version;
     data.sums.merge(sums);
     data.updates_done = u + 1;
-    bar_->update(progress_.step, fmt::format("step {}: update {}/{}", data.step, u + 1, minis * recipe_.actor.ppo_epochs));
-    if (stop_requested() && u + 1 < minis * recipe_.actor.ppo_epochs)
+    note(fmt::format("step {}: update {}/{}", data.step, u + 1, minis * recipe_.actor.ppo_epochs));
+    if (ranks_.any(stop_requested()) && u + 1 < minis * recipe_.actor.ppo_epochs)
       throw StoppedError(fmt::format("stopped by {} after update {} of step {}", stop_signal_name(), u + 1, data.step));
   }
   data.sums.report(row);
@@ -364,7 +411,7 @@ void Trainer::save(const StepData* under_way) {
       if (!std::isnan(under_way->baselines[i])) u.sums[fmt::format("{}{}", kBaselinePrefix, i)] = under_way->baselines[i];
     progress_.under_way = std::move(u);
   }
-  save_checkpoint(run_dir_->checkpoints(), *actor_, *optimizer_, progress_, recipe_.trainer.max_ckpt_to_keep);
+  save_checkpoint(checkpoints(), *actor_, *optimizer_, progress_, recipe_.trainer.max_ckpt_to_keep);
 }
 
 void Trainer::validate_now() {
@@ -376,14 +423,15 @@ void Trainer::validate_now() {
     stop(e.what(), nullptr);
   }
   progress_.values.erase(kValidationDue);
+  if (!ranks_.main()) return;
   run_dir_->write_metrics(progress_.step, row);
   bar_->print(fmt::format("step {}: validation: {}", progress_.step, format_metrics_line(row)));
 }
 
 MetricsRow Trainer::validate() {
-  return evaluate(*engine_, *val_, *rewards_, validation_params(recipe_), hash_combine(static_cast<uint64_t>(recipe_.rollout.seed), uint64_t{0x76616c}),
+  return evaluate(*engine_, ranks_, *val_, *rewards_, *tokenizer_, validation_params(recipe_), hash_combine(static_cast<uint64_t>(recipe_.rollout.seed), uint64_t{0x76616c}),
                   [this](int64_t done, int64_t total) {
-                    if (bar_) bar_->update(progress_.step, fmt::format("validation: {}/{}", done, total));
+                    note(fmt::format("validation: {}/{}", done, total));
                   })
       .metrics;
 }

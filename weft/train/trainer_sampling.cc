@@ -37,12 +37,11 @@ void Trainer::generate_step(StepData& data) {
     // A small data set may give a prompt twice in a step: its next group is another one.
     const uint64_t batch_seed = data.batches == 0 ? seed : hash_combine(seed, static_cast<uint64_t>(data.batches));
     std::vector<ScoredSample> samples =
-        generate(*engine_, prompts, training_params(recipe_), batch_seed, [&](int64_t done, int64_t total) {
-          bar_->update(progress_.step, data.batches == 0 ? fmt::format("step {}: {}/{} samples", data.step, done, total)
+        generate_scored(*engine_, ranks_, *rewards_, *train_, *tokenizer_, prompts, training_params(recipe_), batch_seed, [&](int64_t done, int64_t total) {
+          note(data.batches == 0 ? fmt::format("step {}: {}/{} samples", data.step, done, total)
                                                          : fmt::format("step {}: batch {}: {}/{} samples, {}/{} groups", data.step,
                                                                        data.batches + 1, done, total, data.prompts.size(), wanted));
         });
-    score(*rewards_, *train_, prompts, samples);
     std::vector<uint8_t> kept(samples.size(), 1);
     if (filter.enable) {
       std::vector<int64_t> groups;
@@ -58,7 +57,7 @@ void Trainer::generate_step(StepData& data) {
       for (size_t i = p * n; i < (p + 1) * n; ++i) data.samples.push_back(std::move(samples[i]));
     }
     next = sampling.add(groups, static_cast<int64_t>(prompts.size()));
-    if (next == DynamicSampling::Next::kGenerate && (data.batches + 1) % 10 == 0)
+    if (ranks_.main() && next == DynamicSampling::Next::kGenerate && (data.batches + 1) % 10 == 0)
       log_warn("step {}: {} batches of {} prompts gave {} of {} groups that differ in \"{}\" (algorithm.filter_groups.max_num_gen_batches = {})",
                data.step, data.batches + 1, wanted, data.prompts.size(), wanted, filter.metric, filter.max_num_gen_batches);
   }
@@ -67,9 +66,9 @@ void Trainer::generate_step(StepData& data) {
     throw ValueError(fmt::format("no group of step {} has responses that differ in \"{}\", in {} batches of {} prompts "
                                  "(algorithm.filter_groups): other data, a higher rollout.temperature or a larger rollout.n would help. "
                                  "What came before is saved in {}",
-                                 data.step, filter.metric, data.batches, wanted, run_dir_->checkpoints()));
+                                 data.step, filter.metric, data.batches, wanted, checkpoints()));
   }
-  data.carried.set("rollout/tokens", static_cast<double>(engine_->tokens_generated() - before));
+  data.carried.set("rollout/tokens", ranks_.sum(static_cast<double>(engine_->tokens_generated() - before)));
   if (filter.enable) {
     data.carried.set("filter_groups/batches", static_cast<double>(data.batches));
     data.carried.set("filter_groups/kept_share", static_cast<double>(sampling.kept()) / static_cast<double>(sampling.generated()));
@@ -82,10 +81,10 @@ void Trainer::add_baselines(StepData& data, uint64_t seed) {
   SamplingParams greedy = training_params(recipe_);
   greedy.n = 1;
   greedy.temperature = 0;
-  std::vector<ScoredSample> samples = generate(*engine_, data.prompts, greedy, seed, [&](int64_t done, int64_t total) {
-    bar_->update(progress_.step, fmt::format("step {}: {}/{} greedy responses", data.step, done, total));
-  });
-  score(*rewards_, *train_, data.prompts, samples);
+  const std::vector<ScoredSample> samples =
+      generate_scored(*engine_, ranks_, *rewards_, *train_, *tokenizer_, data.prompts, greedy, seed, [&](int64_t done, int64_t total) {
+        note(fmt::format("step {}: {}/{} greedy responses", data.step, done, total));
+      });
   double sum = 0, count = 0;
   for (const ScoredSample& s : samples) {
     data.baselines.push_back(s.trajectory.reward_valid ? s.trajectory.reward : NAN);

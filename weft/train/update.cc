@@ -5,6 +5,7 @@
 
 #include "weft/base/error.h"
 #include "weft/base/signals.h"
+#include "weft/parallel/fully_shard.h"
 #include "weft/rl/correction.h"
 
 namespace weft {
@@ -27,6 +28,67 @@ constexpr Field kFields[] = {{"updates", &UpdateSums::updates},         {"pg_los
 template <class T>
 void append(std::vector<double>& out, const std::vector<T>& values) {
   out.insert(out.end(), values.begin(), values.end());
+}
+
+// Consecutive members of the mini-batch, flat.
+struct TokenData {
+  std::vector<double> old, ref, advantages, rollout, weights;
+  std::vector<uint8_t> mask;
+};
+
+TokenData token_data(const UpdateContext& context, size_t first, size_t count) {
+  TokenData d;
+  for (size_t i = first; i < first + count; ++i) {
+    const size_t sample = (*context.members)[i];
+    append(d.old, (*context.old_log_probs)[sample]);
+    append(d.rollout, (*context.trajectories)[sample]->rollout_log_probs);
+    append(d.advantages, (*context.advantages)[sample]);
+    if (!context.ref_log_probs->empty()) append(d.ref, (*context.ref_log_probs)[sample]);
+    if (context.weights && !context.weights->empty()) append(d.weights, (*context.weights)[sample]);
+    d.mask.insert(d.mask.end(), (*context.masks)[sample].begin(), (*context.masks)[sample].end());
+  }
+  return d;
+}
+
+// The loss of these rows: its gradients, and what is reported of it.
+TokenGradients row_losses(const ActorOutput& out, TokenData d, const UpdateOptions& options, const Aggregation& aggregation, UpdateSums& sums) {
+  const PackedRows rows{out.offsets, d.mask};
+  const std::vector<double> log_probs = widen(out.log_probs), entropy = widen(out.entropy);
+  if (options.off_policy_mask_threshold > 0) {
+    const std::vector<double> factor = off_policy_sequence_mask(rows, d.rollout, log_probs, d.advantages, options.off_policy_mask_threshold);
+    if (d.weights.empty()) d.weights.assign(factor.size(), 1.0);
+    for (size_t t = 0; t < factor.size(); ++t) {
+      d.weights[t] *= factor[t];
+      sums.off_policy_masked += d.mask[t] && factor[t] == 0;
+    }
+  }
+  PolicyLossResult policy =
+      policy_loss(*options.loss, options.params, {rows, log_probs, d.old, d.rollout, d.advantages, d.weights}, aggregation);
+  TokenGradients g;
+  g.log_probs = std::move(policy.grad);
+  sums.pg_loss += policy.loss;
+  sums.tokens += policy.tokens;
+  sums.clipped += policy.clipped;
+  sums.clipped_lower += policy.clipped_lower;
+  sums.old_kl += policy.old_kl;
+  const LogProbGap gap = log_prob_gap(rows, d.old, log_probs);
+  sums.old_k3 += gap.sum_k3;
+  sums.old_ratio_above_2 += gap.ratio_above_2;
+  sums.old_max_abs = std::max(sums.old_max_abs, gap.max_absolute);
+  if (options.use_kl_loss) {
+    const KlLossResult kl = kl_loss(options.kl, rows, log_probs, d.old, d.ref, aggregation);
+    for (size_t t = 0; t < kl.grad.size(); ++t) g.log_probs[t] += kl.grad[t];
+    sums.kl_loss += kl.loss;
+    sums.kl_sum += kl.kl_sum;
+  }
+  for (size_t t = 0; t < entropy.size(); ++t) sums.entropy_sum += d.mask[t] ? entropy[t] : 0.0;
+  if (options.entropy_coeff != 0.0) {
+    const AggregateResult bonus = aggregate(rows, entropy, aggregation);
+    sums.entropy_loss -= options.entropy_coeff * bonus.value;
+    g.entropy = bonus.grad;
+    for (double& x : g.entropy) x *= -options.entropy_coeff;
+  }
+  return g;
 }
 
 }  // namespace
@@ -71,76 +133,38 @@ void UpdateSums::restore(const std::map<std::string, double>& values) {
     if (const auto it = values.find(f.name); it != values.end()) this->*f.member = it->second;
 }
 
-UpdateSums accumulate_gradients(CausalLM& model, const UpdateContext& context, const UpdateOptions& options) {
+UpdateSums accumulate_gradients(CausalLM& model, const UpdateContext& context, const UpdateOptions& options, const DataParallel& ranks) {
   std::vector<const Trajectory*> members;
-  std::vector<int64_t> all_offsets{0};
-  std::vector<uint8_t> all_mask;
+  ActorOutput all;  // of the whole mini-batch
+  all.offsets.push_back(0);
   for (size_t i : *context.members) {
     members.push_back((*context.trajectories)[i]);
-    const auto& mask = (*context.masks)[i];
-    all_mask.insert(all_mask.end(), mask.begin(), mask.end());
-    all_offsets.push_back(static_cast<int64_t>(all_mask.size()));
+    all.offsets.push_back(all.offsets.back() + static_cast<int64_t>(members.back()->response_ids.size()));
   }
-  const Aggregation aggregation{options.mode, count_denominators({all_offsets, all_mask}, options.max_length)};
+  const TokenData whole = token_data(context, 0, members.size());
+  const Aggregation aggregation{options.mode, count_denominators({all.offsets, whole.mask}, options.max_length)};
   ActorOptions actor = options.actor;
   actor.entropy = true;
 
+  const DataParallel::Share share = ranks.share(members, options.max_tokens_per_micro_batch);
+  ActorOutput mine;
+  size_t member = share.begin[static_cast<size_t>(ranks.rank())], left = share.micro_batches.size();
+  for (const MicroBatch part : share.micro_batches) {
+    set_requires_all_reduce(model, --left == 0);
+    const ActorOutput out = actor_backward(model, part, actor, [&](const ActorOutput& o) {
+      UpdateSums unused;
+      return row_losses(o, token_data(context, member, part.size()), options, aggregation, unused);
+    });
+    member += part.size();
+    mine.log_probs.insert(mine.log_probs.end(), out.log_probs.begin(), out.log_probs.end());
+    mine.entropy.insert(mine.entropy.end(), out.entropy.begin(), out.entropy.end());
+    if (ranks.any(stop_requested())) throw StoppedError(fmt::format("stopped by {} between micro-batches", stop_signal_name()));
+  }
+  all.log_probs = ranks.gather_tokens(share, members, mine.log_probs);
+  all.entropy = ranks.gather_tokens(share, members, mine.entropy);
   UpdateSums sums;
   sums.updates = 1;
-  size_t member = 0;
-  for (const MicroBatch part : split_micro_batches(members, options.max_tokens_per_micro_batch)) {
-    std::vector<double> old, ref, advantages, rollout, weights;
-    std::vector<uint8_t> mask;
-    for (size_t i = 0; i < part.size(); ++i) {
-      const size_t sample = (*context.members)[member++];
-      append(old, (*context.old_log_probs)[sample]);
-      append(rollout, (*context.trajectories)[sample]->rollout_log_probs);
-      append(advantages, (*context.advantages)[sample]);
-      if (!context.ref_log_probs->empty()) append(ref, (*context.ref_log_probs)[sample]);
-      if (context.weights && !context.weights->empty()) append(weights, (*context.weights)[sample]);
-      mask.insert(mask.end(), (*context.masks)[sample].begin(), (*context.masks)[sample].end());
-    }
-    actor_backward(model, part, actor, [&](const ActorOutput& out) {
-      const PackedRows rows{out.offsets, mask};
-      const std::vector<double> log_probs = widen(out.log_probs), entropy = widen(out.entropy);
-      if (options.off_policy_mask_threshold > 0) {
-        const std::vector<double> factor = off_policy_sequence_mask(rows, rollout, log_probs, advantages, options.off_policy_mask_threshold);
-        if (weights.empty()) weights.assign(factor.size(), 1.0);
-        for (size_t t = 0; t < factor.size(); ++t) {
-          weights[t] *= factor[t];
-          sums.off_policy_masked += mask[t] && factor[t] == 0;
-        }
-      }
-      const PolicyBatch batch{rows, log_probs, old, rollout, advantages, weights};
-      PolicyLossResult policy = policy_loss(*options.loss, options.params, batch, aggregation);
-      TokenGradients g;
-      g.log_probs = std::move(policy.grad);
-      sums.pg_loss += policy.loss;
-      sums.tokens += policy.tokens;
-      sums.clipped += policy.clipped;
-      sums.clipped_lower += policy.clipped_lower;
-      sums.old_kl += policy.old_kl;
-      const LogProbGap gap = log_prob_gap(rows, old, log_probs);
-      sums.old_k3 += gap.sum_k3;
-      sums.old_ratio_above_2 += gap.ratio_above_2;
-      sums.old_max_abs = std::max(sums.old_max_abs, gap.max_absolute);
-      if (options.use_kl_loss) {
-        const KlLossResult kl = kl_loss(options.kl, rows, log_probs, old, ref, aggregation);
-        for (size_t t = 0; t < kl.grad.size(); ++t) g.log_probs[t] += kl.grad[t];
-        sums.kl_loss += kl.loss;
-        sums.kl_sum += kl.kl_sum;
-      }
-      for (size_t t = 0; t < entropy.size(); ++t) sums.entropy_sum += mask[t] ? entropy[t] : 0.0;
-      if (options.entropy_coeff != 0.0) {
-        const AggregateResult bonus = aggregate(rows, entropy, aggregation);
-        sums.entropy_loss -= options.entropy_coeff * bonus.value;
-        g.entropy = bonus.grad;
-        for (double& d : g.entropy) d *= -options.entropy_coeff;
-      }
-      return g;
-    });
-    if (stop_requested()) throw StoppedError(fmt::format("stopped by {} between micro-batches", stop_signal_name()));
-  }
+  row_losses(all, whole, options, aggregation, sums);
   return sums;
 }
 

@@ -9,6 +9,7 @@
 #include "weft/rl/metrics.h"
 #include "weft/rl/policy_loss.h"
 #include "weft/train/actor.h"
+#include "weft/train/data_parallel.h"
 #include "weft/train/metrics.h"
 
 namespace weft {
@@ -53,7 +54,9 @@ struct UpdateSums {
   void restore(const std::map<std::string, double>& values);
 };
 
-// Adds the mini-batch's gradients to the parameters. StoppedError between micro-batches when a stop was requested.
-UpdateSums accumulate_gradients(CausalLM& model, const UpdateContext& context, const UpdateOptions& options);
+// Adds the mini-batch's gradients to the parameters; the ranks share its trajectories. StoppedError between micro-batches when a stop was
+// requested. What it reports has the same bits for any split into micro-batches and over ranks.
+UpdateSums accumulate_gradients(CausalLM& model, const UpdateContext& context, const UpdateOptions& options,
+                                const DataParallel& ranks = DataParallel());
 
 }  // namespace weft

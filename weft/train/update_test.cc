@@ -19,7 +19,7 @@ class UpdateTest : public RunTest {
     model_ = load_model(tiny_model(), DType::kF32);
     tokenizer_ = Tokenizer::load(tiny_model());
     const PromptSource source(recipe_.data.train_files, recipe_, *tokenizer_, 6);
-    const auto engine = make_engine(recipe_, model_, *tokenizer_, true);
+    const auto engine = make_engine(recipe_, model_, *model_.model, *tokenizer_, true);
     std::vector<Prompt> prompts;
     for (int64_t row : source.rows()) prompts.push_back(source.prompt(row));
     for (ScoredSample& s : generate(*engine, prompts, training_params(recipe_), 11, {}))

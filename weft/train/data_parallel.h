@@ -1,0 +1,56 @@
+#pragma once
+// How the ranks of a run share a list of trajectories and join what they computed. Every rank holds the whole list and makes the same
+// calls; one rank is the ordinary case and communicates nothing.
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "weft/parallel/rank_mesh.h"
+#include "weft/train/actor.h"
+
+namespace weft {
+
+class DataParallel {
+ public:
+  explicit DataParallel(std::shared_ptr<const RankMesh> mesh = nullptr) : mesh_(std::move(mesh)) {}
+
+  int rank() const { return mesh_ ? mesh_->world.rank() : 0; }
+  int size() const { return mesh_ ? mesh_->world.size() : 1; }
+  bool main() const { return rank() == 0; }
+
+  // [begin, end) of n things for this rank: ceil chunks.
+  std::pair<int64_t, int64_t> range(int64_t n) const { return range(n, rank()); }
+
+  // Consecutive trajectories of each rank, about as many tokens each; this rank's in micro-batches, of which every rank has as many
+  // (the last ones may be empty).
+  struct Share {
+    std::vector<size_t> begin;  // [ranks + 1]: rank r has [begin[r], begin[r+1])
+    std::vector<MicroBatch> micro_batches;
+  };
+  Share share(MicroBatch list, int64_t max_tokens) const;
+
+  // Collective.
+  // `mine`: a value for each response token of this rank's share; the result: for each of the whole list.
+  std::vector<float> gather_tokens(const Share& share, MicroBatch list, const std::vector<float>& mine) const;
+  // Everybody's bytes, by rank.
+  std::vector<std::vector<std::byte>> gather_bytes(std::span<const std::byte> mine) const;
+  // The traces that this rank recorded for its share, for the whole list.
+  std::vector<RoutingTrace> gather_traces(const Share& share, MicroBatch list, std::vector<RoutingTrace> mine) const;
+  bool any(bool mine) const;
+  double sum(double mine) const;
+  double max(double mine) const;
+  // Over the ranks whose shards make one copy of the parameters.
+  void sum_over_shards(std::vector<double>& values) const;
+
+ private:
+  std::pair<int64_t, int64_t> range(int64_t n, int rank) const;
+
+  std::shared_ptr<const RankMesh> mesh_;
+};
+
+}  // namespace weft
