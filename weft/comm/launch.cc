@@ -145,6 +145,7 @@ void run_threads(int n, const CommOptions& options, const std::function<void(Com
     });
   }
   for (std::thread& thread : threads) thread.join();  // the watchdog ends the process where one does not come back
+  for (RankContext* rank : local) rank->queue->stop();
   if (!failure.failed()) return;
   watchdog.announce();
   if (chosen) std::rethrow_exception(chosen);

@@ -38,8 +38,8 @@ void OpQueue::back_off(int round, Event& event, int32_t seen) {
   }
 }
 
-OpQueue::~OpQueue() {
-  stop_.store(true);
+void OpQueue::stop() {
+  stopping_.store(true);
   thread_event_.signal();
   if (thread_.joinable()) thread_.join();
 }
@@ -160,9 +160,9 @@ void OpQueue::notify() {
 void OpQueue::loop() {
   set_denormals_flushed();
   int round = 0;
-  while (!stop_.load()) {
+  while (!stopping_.load()) {
     const int32_t seen = thread_event_.value();
-    if (stop_.load()) return;
+    if (stopping_.load()) return;
     if (open_count_.load() == 0 || waiting_.load() > 0 || failure_->failed()) {
       round = 0;
       thread_event_.wait(seen, kSleep);

@@ -23,7 +23,7 @@ class OpQueue {
  public:
   // All must outlive the queue.
   OpQueue(Engine* engine, JobFailure* failure, OpRing* ring, bool background, bool core_per_rank);
-  ~OpQueue();  // stops the thread; what is still open stays undone
+  ~OpQueue() { stop(); }
   OpQueue(const OpQueue&) = delete;
   OpQueue& operator=(const OpQueue&) = delete;
 
@@ -37,6 +37,8 @@ class OpQueue {
   void withdraw(Op& op);
   // A peer has moved. Any thread.
   void notify();
+  // Ends the communication thread; what is still open stays undone. All queues of a process stop before the first of them goes.
+  void stop();
 
  private:
   void back_off(int round, Event& event, int32_t seen);
@@ -58,7 +60,7 @@ class OpQueue {
   std::atomic<int> open_count_{0};         // inbox_ and open_
 
   std::atomic<int> waiting_{0};  // threads inside wait()
-  std::atomic<bool> stop_{false};
+  std::atomic<bool> stopping_{false};
   Event caller_event_, thread_event_;
   std::thread thread_;
 };
