@@ -3,8 +3,6 @@
 #include <sys/mman.h>
 
 #include <algorithm>
-#include <cstring>
-#include <exception>
 #include <numeric>
 
 #include "weft/base/error.h"
@@ -84,39 +82,6 @@ std::shared_ptr<Group> make_group(RankContext* context, const std::vector<int>& 
             std::lock_guard lock(context->groups_mutex);
             context->groups.erase(group->id);
           }};
-}
-
-// ---- Work
-
-Work& Work::operator=(Work&& other) noexcept {
-  if (this != &other) {
-    finish();
-    context_ = other.context_;
-    op_ = std::move(other.op_);
-  }
-  return *this;
-}
-
-Work::~Work() { finish(); }
-
-void Work::wait() {
-  if (!op_) return;
-  const std::shared_ptr<Op> op = std::move(op_);
-  context_->queue->wait(*op);
-}
-
-bool Work::done() const { return !op_ || op_->done.load(std::memory_order_acquire); }
-
-void Work::finish() noexcept {
-  if (done()) return;
-  if (std::uncaught_exceptions() > 0) {
-    context_->queue->withdraw(*op_);
-    return;
-  }
-  try {
-    wait();
-  } catch (const PeerLostError&) {  // the next call of the communicator throws it again
-  }
 }
 
 // ---- SharedBuffer

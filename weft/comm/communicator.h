@@ -56,7 +56,9 @@ class SharedBuffer {
   const std::byte* data() const { return memory_ ? memory_->data() : nullptr; }
   int64_t bytes() const { return bytes_; }
   // This rank has read what was gathered: the others may write again. Needed between two gathers into the same buffer.
-  void release() { *held_ = false; }
+  void release() {
+    if (held_) *held_ = false;
+  }
 
  private:
   friend class Communicator;

@@ -105,7 +105,8 @@ void run_one_rank(const CommOptions& options, const std::function<void(Communica
   context.failure = &failure;
   context.ring = local_ring(options, 0);
   context.engine = make_thread_engine(&world);
-  context.queue = std::make_unique<OpQueue>(context.engine.get(), &failure, context.ring.get(), options.progress == CommProgress::kBackground);
+  context.queue = std::make_unique<OpQueue>(context.engine.get(), &failure, context.ring.get(),
+                                            options.progress == CommProgress::kBackground, true);
   world.set_queue(0, context.queue.get());
   set_threads(options, 1);
   bool culprit = false;
@@ -125,7 +126,8 @@ void run_threads(int n, const CommOptions& options, const std::function<void(Com
     context->failure = &failure;
     context->ring = local_ring(options, r);
     context->engine = make_thread_engine(&world);
-    context->queue = std::make_unique<OpQueue>(context->engine.get(), &failure, context->ring.get(), in_background(options.progress, n));
+    context->queue = std::make_unique<OpQueue>(context->engine.get(), &failure, context->ring.get(),
+                                               in_background(options.progress, n), available_cores() >= n);
     world.set_queue(r, context->queue.get());
     local.push_back(context.get());
     rings.push_back(context->ring.get());
@@ -143,6 +145,7 @@ void run_threads(int n, const CommOptions& options, const std::function<void(Com
     });
   }
   for (std::thread& thread : threads) thread.join();  // the watchdog ends the process where one does not come back
+  for (RankContext* rank : local) rank->queue->stop();
   if (!failure.failed()) return;
   watchdog.announce();
   if (chosen) std::rethrow_exception(chosen);
@@ -177,7 +180,8 @@ void run_process(int n, const CommOptions& options, const std::function<void(Com
   mpi_barrier();
   if (options.ring_dir.empty()) ::unlink(ring_path(mpi.rank).c_str());
   context.engine = make_mpi_engine();
-  context.queue = std::make_unique<OpQueue>(context.engine.get(), &failure, context.ring.get(), in_background(options.progress, here));
+  context.queue = std::make_unique<OpQueue>(context.engine.get(), &failure, context.ring.get(),
+                                            in_background(options.progress, here), available_cores() >= here);
   set_threads(options, here);
   Watchdog watchdog(watchdog_options(options), rings, {&context}, &failure);
   bool culprit = false;

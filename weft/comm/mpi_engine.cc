@@ -10,11 +10,11 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdlib>
-#include <cstring>
 #include <map>
 #include <mutex>
 
 #include "weft/base/clock.h"
+#include "weft/comm/copy_bytes.h"
 #include "weft/comm/group_key.h"
 
 namespace weft {
@@ -168,7 +168,7 @@ class MpiEngine final : public Engine {
           send(op, to, piece.send + at, std::min(kMessage, piece.send_bytes - at), &mine.requests);
       }
       const Piece& own = step.pieces[static_cast<size_t>(group.me)];
-      if (own.recv_bytes > 0 && own.recv != own.send) std::memcpy(own.recv, own.send, static_cast<size_t>(own.recv_bytes));
+      copy_bytes(own.recv, own.send, own.recv_bytes);
     }
     return test(op, &mine.requests, moved);
   }

@@ -3,8 +3,8 @@
 // rank computes; a rank inside wait() helps itself, which spares a switch of threads. Without, all work is done inside enqueue and
 // wait. The operations, their order and their bits are the same.
 //
-// Who polls: spins for about a microsecond, yields for about 0.1 ms, then sleeps until a peer has moved (threads) or in naps of
-// 20 to 200 us (an engine that must poll).
+// Who polls: spins for some 50 us where every rank has a core (else for 3), yields for about 0.1 ms, then sleeps until a peer has
+// moved (threads) or in naps of 20 to 200 us (an engine that must poll).
 
 #include <atomic>
 #include <memory>
@@ -22,8 +22,8 @@ namespace weft {
 class OpQueue {
  public:
   // All must outlive the queue.
-  OpQueue(Engine* engine, JobFailure* failure, OpRing* ring, bool background);
-  ~OpQueue();  // stops the thread; what is still open stays undone
+  OpQueue(Engine* engine, JobFailure* failure, OpRing* ring, bool background, bool core_per_rank);
+  ~OpQueue() { stop(); }
   OpQueue(const OpQueue&) = delete;
   OpQueue& operator=(const OpQueue&) = delete;
 
@@ -37,8 +37,11 @@ class OpQueue {
   void withdraw(Op& op);
   // A peer has moved. Any thread.
   void notify();
+  // Ends the communication thread; what is still open stays undone. All queues of a process stop before the first of them goes.
+  void stop();
 
  private:
+  void back_off(int round, Event& event, int32_t seen);
   bool advance_all();  // under work_mutex_
   bool try_advance();
   void withdraw_all();
@@ -48,6 +51,7 @@ class OpQueue {
   JobFailure* failure_;
   OpRing* ring_;
   const bool background_;
+  const int spins_;
 
   std::mutex inbox_mutex_;
   std::vector<std::shared_ptr<Op>> inbox_;
@@ -56,7 +60,7 @@ class OpQueue {
   std::atomic<int> open_count_{0};         // inbox_ and open_
 
   std::atomic<int> waiting_{0};  // threads inside wait()
-  std::atomic<bool> stop_{false};
+  std::atomic<bool> stopping_{false};
   Event caller_event_, thread_event_;
   std::thread thread_;
 };

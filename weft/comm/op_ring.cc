@@ -27,7 +27,7 @@ std::string bounded(const char* text, size_t limit) { return std::string(text, :
 
 void copy_text(char* to, size_t limit, std::string_view text) {
   const size_t n = std::min(text.size(), limit - 1);
-  std::memcpy(to, text.data(), n);
+  std::copy_n(text.begin(), n, to);
   to[n] = '\0';
 }
 

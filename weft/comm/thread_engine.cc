@@ -2,10 +2,10 @@
 
 #include <sched.h>
 
-#include <cstring>
 #include <map>
 
 #include "weft/base/error.h"
+#include "weft/comm/copy_bytes.h"
 #include "weft/comm/group_key.h"
 #include "weft/comm/job_failure.h"
 #include "weft/comm/op_queue.h"
@@ -39,10 +39,6 @@ uint32_t message_signature(OpKind kind, DType dtype, ReduceOp reduce) {
 std::string signature_text(uint32_t signature, int64_t bytes) {
   return fmt::format("{} of {}, {}, with {} bytes between them", op_kind_name(static_cast<OpKind>(signature & 0xff)),
                      dtype_name(static_cast<DType>(signature >> 8 & 0xff)), to_string(static_cast<ReduceOp>(signature >> 16)), bytes);
-}
-
-void copy_piece(std::byte* to, const std::byte* from, int64_t bytes) {
-  if (bytes > 0 && to != from) std::memcpy(to, from, static_cast<size_t>(bytes));
 }
 
 class ThreadEngine final : public Engine {
@@ -155,9 +151,9 @@ class ThreadEngine final : public Engine {
       if (got || piece.recv_bytes < 0) continue;
       Message message{};
       if (peer == group.me) {
-        copy_piece(piece.recv, piece.send, piece.recv_bytes);
+        copy_bytes(piece.recv, piece.send, piece.recv_bytes);
       } else if (find(op, peer, false, &message)) {
-        copy_piece(piece.recv, message.data, message.bytes);
+        copy_bytes(piece.recv, message.data, message.bytes);
         read(op, peer, message);
       } else {
         complete = false;

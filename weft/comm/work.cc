@@ -1,0 +1,39 @@
+#include <exception>
+
+#include "weft/comm/communicator.h"
+#include "weft/comm/rank_context.h"
+
+namespace weft {
+
+Work& Work::operator=(Work&& other) noexcept {
+  if (this != &other) {
+    finish();
+    context_ = other.context_;
+    op_ = std::move(other.op_);
+  }
+  return *this;
+}
+
+Work::~Work() { finish(); }
+
+void Work::wait() {
+  if (!op_) return;
+  const std::shared_ptr<Op> op = std::move(op_);
+  context_->queue->wait(*op);
+}
+
+bool Work::done() const { return !op_ || op_->done.load(std::memory_order_acquire); }
+
+void Work::finish() noexcept {
+  if (done()) return;
+  if (std::uncaught_exceptions() > 0) {
+    context_->queue->withdraw(*op_);
+    return;
+  }
+  try {
+    wait();
+  } catch (const PeerLostError&) {  // the next call of the communicator throws it again
+  }
+}
+
+}  // namespace weft
