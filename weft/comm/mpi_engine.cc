@@ -64,7 +64,7 @@ int message_tag(const Op& op) {
   return static_cast<int>((op.sequence & 0x3ff) << 5 | static_cast<uint64_t>(kind) << 1 | op.step);
 }
 
-class MpiEngine final : public Engine {
+class MpiEngine final : public CommEngine {
  public:
   std::shared_ptr<Group> make_group(const std::vector<int>& ranks, const std::string& axis, int world_rank) override {
     auto group = std::make_shared<MpiGroup>();
@@ -260,7 +260,7 @@ MpiWorld start_mpi() {
   return world;
 }
 
-std::unique_ptr<Engine> make_mpi_engine() { return std::make_unique<MpiEngine>(); }
+std::unique_ptr<CommEngine> make_mpi_engine() { return std::make_unique<MpiEngine>(); }
 
 int64_t mpi_broadcast(int64_t value) {
   std::lock_guard lock(mpi_mutex);
@@ -302,7 +302,7 @@ namespace {
 }  // namespace
 
 MpiWorld start_mpi() { no_mpi(); }
-std::unique_ptr<Engine> make_mpi_engine() { no_mpi(); }
+std::unique_ptr<CommEngine> make_mpi_engine() { no_mpi(); }
 int64_t mpi_broadcast(int64_t) { no_mpi(); }
 void mpi_barrier() { no_mpi(); }
 void mpi_leave(const JobFailure&) { no_mpi(); }

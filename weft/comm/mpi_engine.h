@@ -20,7 +20,7 @@ struct MpiWorld {
 // Starts MPI where it has not been started. It ends with the process, unless a job failed. Throws SystemError.
 MpiWorld start_mpi();
 
-std::unique_ptr<Engine> make_mpi_engine();
+std::unique_ptr<CommEngine> make_mpi_engine();
 
 // Small blocking collectives on the world for the start of a job.
 int64_t mpi_broadcast(int64_t value);  // rank 0's

@@ -18,7 +18,7 @@ constexpr double kSleep = 0.2;  // seconds; also how soon a failed job is notice
 
 }  // namespace
 
-OpQueue::OpQueue(Engine* engine, JobFailure* failure, OpRing* ring, bool background, bool core_per_rank)
+OpQueue::OpQueue(CommEngine* engine, JobFailure* failure, OpRing* ring, bool background, bool core_per_rank)
     : engine_(engine), failure_(failure), ring_(ring), background_(background), spins_(core_per_rank ? 500 : 30) {
   if (background_) thread_ = std::thread([this] { loop(); });
 }

@@ -22,7 +22,7 @@ namespace weft {
 class OpQueue {
  public:
   // All must outlive the queue.
-  OpQueue(Engine* engine, JobFailure* failure, OpRing* ring, bool background, bool core_per_rank);
+  OpQueue(CommEngine* engine, JobFailure* failure, OpRing* ring, bool background, bool core_per_rank);
   ~OpQueue() { stop(); }
   OpQueue(const OpQueue&) = delete;
   OpQueue& operator=(const OpQueue&) = delete;
@@ -47,7 +47,7 @@ class OpQueue {
   void withdraw_all();
   void loop();
 
-  Engine* engine_;
+  CommEngine* engine_;
   JobFailure* failure_;
   OpRing* ring_;
   const bool background_;

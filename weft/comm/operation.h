@@ -77,9 +77,9 @@ std::string op_text(const Op& op);
 
 // Executes the operations of one rank. post is called by enqueuing threads in program order, one at a time; advance, withdraw under
 // one lock (the owner's OpQueue).
-class Engine {
+class CommEngine {
  public:
-  virtual ~Engine() = default;
+  virtual ~CommEngine() = default;
   // Collective over `ranks` (world ranks, distinct, me among them). Called when no operation of this rank is open.
   virtual std::shared_ptr<Group> make_group(const std::vector<int>& ranks, const std::string& axis, int world_rank) = 0;
   virtual void post(Op& op) = 0;

@@ -23,7 +23,7 @@ struct RankContext {
   std::map<uint64_t, std::vector<int>> groups;
 
   std::unique_ptr<OpRing> ring;
-  std::unique_ptr<Engine> engine;
+  std::unique_ptr<CommEngine> engine;
   CommStats stats;
   std::unique_ptr<OpQueue> queue;  // the first to go: what is open in it refers to all above
 };

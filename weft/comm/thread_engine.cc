@@ -41,7 +41,7 @@ std::string signature_text(uint32_t signature, int64_t bytes) {
                      dtype_name(static_cast<DType>(signature >> 8 & 0xff)), to_string(static_cast<ReduceOp>(signature >> 16)), bytes);
 }
 
-class ThreadEngine final : public Engine {
+class ThreadEngine final : public CommEngine {
  public:
   explicit ThreadEngine(ThreadWorld* world) : world_(world) {}
 
@@ -207,6 +207,6 @@ std::shared_ptr<ThreadWorld::Channels> ThreadWorld::channels(const std::string& 
   return out;
 }
 
-std::unique_ptr<Engine> make_thread_engine(ThreadWorld* world) { return std::make_unique<ThreadEngine>(world); }
+std::unique_ptr<CommEngine> make_thread_engine(ThreadWorld* world) { return std::make_unique<ThreadEngine>(world); }
 
 }  // namespace weft

@@ -52,6 +52,6 @@ class ThreadWorld {
   std::unordered_map<std::string, std::shared_ptr<Channels>> groups_;
 };
 
-std::unique_ptr<Engine> make_thread_engine(ThreadWorld* world);
+std::unique_ptr<CommEngine> make_thread_engine(ThreadWorld* world);
 
 }  // namespace weft

@@ -128,7 +128,7 @@ void save_checkpoint(const std::string& checkpoints_dir, const LoadedModel& mode
   const fs::path root = directory.temporary_path(), state = root / "state";
   fs::create_directories(root / "huggingface");
   fs::create_directories(state);
-  save_model(model, (root / "huggingface").string(), [&](const std::string& name, const Box& box) { return reader.read(kMaster + name, box); });
+  save_model(model, (root / "huggingface").string(), [&](const std::string& parameter, const Box& box) { return reader.read(kMaster + parameter, box); });
 
   std::vector<TensorToSave> masters, moments;
   for (const nn::Parameter* p : model.model->parameters()) masters.push_back(reader.to_save(kMaster + p->name(), p->name(), p->shape()));

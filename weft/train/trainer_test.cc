@@ -170,9 +170,9 @@ TEST_P(StopTest, BetweenUpdatesThenResumeEqualsARunThatNeverStopped) {
   more.insert(more.end(), GetParam().begin(), GetParam().end());
   train("whole", 3, more);
   const int64_t rows_a_step = calls_ / 3;
-  ASSERT_EQ(rows_a_step, 4 * 3 * 2);  // prompts, samples, epochs
-  // In the first and the third of the second step's four updates, and in the last row of all.
-  for (int64_t stop_at : {rows_a_step + 2, rows_a_step + rows_a_step / 2 + 3, 3 * rows_a_step}) {
+  ASSERT_EQ(rows_a_step, 4 * 3 * 2 * 2);  // prompts, samples, epochs; once for gradients, once for the report of each update's 6 rows
+  // In the first and the third of the second step's four updates, and in the last row of all that has gradients.
+  for (int64_t stop_at : {rows_a_step + 2, rows_a_step + rows_a_step / 2 + 3, 3 * rows_a_step - 6}) {
     const std::string run = fmt::format("stopped_{}", stop_at);
     calls_ = 0, stop_at_ = stop_at;
     std::string text;

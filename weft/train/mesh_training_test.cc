@@ -1,0 +1,145 @@
+// Training on replicate x fsdp: one rank is the oracle.
+#include <filesystem>
+
+#include "weft/base/error.h"
+#include "weft/comm/launch.h"
+#include "weft/io/safetensors.h"
+#include "weft/train/sft.h"
+#include "weft/train/test_runs.h"
+#include "weft/train/trainer.h"
+
+namespace weft {
+namespace {
+
+class MeshTrainingTest : public RunTest {
+ protected:
+  void train(const std::string& run, const std::string& mesh, int64_t steps, std::vector<std::string> more = {}, RecipeUse use = RecipeUse::kTrain) {
+    more.push_back(fmt::format("trainer.total_training_steps={}", steps));
+    more.push_back("actor.mesh=" + mesh);
+    const Recipe r = recipe(run, more, use);
+    const ParallelDims dims = actor_mesh(r, 0);
+    CommOptions options;
+    options.threads_per_rank = 1;
+    run_ranks(static_cast<int>(dims.world()), options, [&](Communicator& world) {
+      auto ranks = make_rank_mesh(dims, world);
+      if (use == RecipeUse::kSft) SftTrainer(r, registry_, ranks).run();
+      else Trainer(r, registry_, ranks).run();
+    });
+  }
+
+  // The first step samples the same tokens, so everything reported of it has the same bits but the norm, whose terms are summed by shard.
+  void expect_first_step_equal(const std::string& a, const std::string& b) const {
+    const nlohmann::json x = metrics(a).at(0), y = metrics(b).at(0);
+    EXPECT_EQ(x.size(), y.size());
+    for (const auto& [key, value] : x.items()) {
+      if (key == "actor/grad_norm") EXPECT_NEAR(value.get<double>(), y.at(key).get<double>(), 4e-6 * value.get<double>());
+      else EXPECT_EQ(value, y.at(key)) << key << " of " << a << " and " << b;
+    }
+  }
+
+  // After one step the first moments are a tenth of the clipped gradients: equal up to the order of sums.
+  void expect_gradients_close(const std::string& a, const std::string& b, double tolerance) const {
+    const SafetensorsFile x(state_file(a, 1, "optimizer.safetensors")), y(state_file(b, 1, "optimizer.safetensors"));
+    double largest = 0;
+    const auto floats = [](const SafetensorsFile& file, const TensorInfo& info) {
+      const auto bytes = file.bytes(info);
+      return std::span<const float>(reinterpret_cast<const float*>(bytes.data()), bytes.size() / sizeof(float));
+    };
+    for (const TensorInfo& t : x.tensors())
+      if (t.name.starts_with("m/"))
+        for (float v : floats(x, t)) largest = std::max<double>(largest, std::fabs(v));
+    ASSERT_GT(largest, 0);
+    for (const TensorInfo& t : x.tensors()) {
+      if (!t.name.starts_with("m/")) continue;
+      const auto u = floats(x, t), v = floats(y, y.tensor(t.name));
+      ASSERT_EQ(u.size(), v.size()) << t.name;
+      double difference = 0, entry = 1e-3 * largest;
+      for (size_t i = 0; i < u.size(); ++i) {
+        difference = std::max<double>(difference, std::fabs(static_cast<double>(u[i]) - v[i]));
+        entry = std::max<double>(entry, std::fabs(u[i]));
+      }
+      EXPECT_LE(difference / entry, tolerance) << t.name << " of " << a << " and " << b;
+    }
+  }
+};
+
+const std::vector<std::string> kMeshes = {"fsdp=2", "replicate=2", "fsdp=3", "replicate=2,fsdp=2", "fsdp=5", "fsdp=8"};
+
+TEST_F(MeshTrainingTest, EveryMeshEqualsOneRank) {
+  train("one", "fsdp=1", 1);
+  for (const std::string& mesh : kMeshes) {
+    train(mesh, mesh, 1);
+    expect_first_step_equal("one", mesh);
+    expect_gradients_close("one", mesh, 4e-6);
+    EXPECT_EQ(metrics(mesh).at(0).at("parity/max_abs_diff").get<double>(), 0);
+  }
+}
+
+// The norm's coefficient and the moments are those of the whole: three steps stay in parity and the mesh's own run repeats itself.
+TEST_F(MeshTrainingTest, ModesHoldOnAMesh) {
+  const std::vector<std::vector<std::string>> modes = {
+      {"router_replay.mode=R3", "actor.use_kl_loss=true", "actor.ppo_epochs=2", "actor.mini_batch_size=2"},
+      {"router_replay.mode=R2", "algorithm.use_kl_in_reward=true"},
+      {"actor.recompute=true", "actor.max_tokens_per_micro_batch=25"},
+      {"algorithm.adv_estimator=remax", "rollout.n=2", "data.val_files=" + dir_.file("val.jsonl"), "trainer.test_freq=1"},
+      {"teacher.path=" + tiny_model(), "algorithm.rollout_correction.bypass_mode=false"}};
+  for (size_t i = 0; i < modes.size(); ++i) {
+    const std::string one = fmt::format("one{}", i), many = fmt::format("many{}", i);
+    train(one, "fsdp=1", 1, modes[i]);
+    train(many, "replicate=2,fsdp=2", 1, modes[i]);
+    if (i != 0) expect_first_step_equal(one, many);  // several updates: the later ones start from other last bits
+    if (i != 0) expect_gradients_close(one, many, 4e-6);
+    train(many, "replicate=2,fsdp=2", 3, modes[i]);
+    train(many + "again", "replicate=2,fsdp=2", 3, modes[i]);
+    expect_same_run(many, many + "again", 3);
+    for (const auto& row : metrics(many)) EXPECT_EQ(row.value("parity/max_abs_diff", 0.0), 0);
+  }
+}
+
+TEST_F(MeshTrainingTest, Bf16) {
+  train("one", "fsdp=1", 1, {"actor.param_dtype=bfloat16"});
+  train("two", "fsdp=2", 1, {"actor.param_dtype=bfloat16"});
+  expect_first_step_equal("one", "two");
+  // Two micro-batch splits on one rank differ by as much: gradients of activations are rounded to bf16 where rows are summed.
+  train("split", "fsdp=1", 1, {"actor.param_dtype=bfloat16", "actor.max_tokens_per_micro_batch=25"});
+  expect_gradients_close("one", "split", 1e-5);
+  expect_gradients_close("one", "two", 1e-5);
+}
+
+// A checkpoint of any mesh is one of every other: what one rank writes after loading it is the same, byte for byte.
+TEST_F(MeshTrainingTest, CheckpointsMoveBetweenMeshes) {
+  train("source", "fsdp=3", 2);
+  const std::string from = "trainer.resume_from_path=" + run_file("source", "checkpoints/global_step_2");
+  for (const std::string& mesh : {std::string("fsdp=1"), std::string("fsdp=2"), std::string("replicate=2,fsdp=2"), std::string("fsdp=8")}) {
+    const std::string run = "to_" + mesh;
+    train(run, mesh, 2, {"trainer.resume_mode=resume_path", from});  // nothing left to do
+    train(run + "_next", mesh, 3, {"trainer.resume_mode=resume_path", from});
+    const nlohmann::json next = metrics(run + "_next").at(0), expected = metrics("to_fsdp=1_next").at(0);
+    for (const char* key : {"reward/mean", "response_length/mean", "actor/pg_loss", "actor/entropy"}) EXPECT_EQ(next.at(key), expected.at(key)) << key;
+    EXPECT_EQ(next.at("parity/max_abs_diff").get<double>(), 0);
+  }
+}
+
+TEST_F(MeshTrainingTest, StoppedRunGoesOnBitEqual) {
+  const std::vector<std::string> more = {"actor.ppo_epochs=2", "trainer.save_freq=1", "actor.mini_batch_size=2"};
+  train("whole", "fsdp=2", 3, more);
+  train("parts", "fsdp=2", 1, more);
+  train("parts", "fsdp=2", 3, more);
+  expect_same_run("whole", "parts", 3);
+}
+
+TEST_F(MeshTrainingTest, SftEqualsOneRank) {
+  std::string rows;
+  for (int i = 0; i < 9; ++i) rows += fmt::format("{{\"prompt\": \"{}+{}=\", \"completion\": \"{}\"}}\n", i, 9 - i, std::string(static_cast<size_t>(1 + i % 4), '7'));
+  const std::vector<std::string> more = {"data.train_files=" + dir_.write("sft.jsonl", rows), "data.val_files=" + dir_.file("sft.jsonl"),
+                                         "data.train_batch_size=5"};
+  train("one", "fsdp=1", 1, more, RecipeUse::kSft);
+  for (const std::string& mesh : kMeshes) {
+    train(mesh, mesh, 1, more, RecipeUse::kSft);
+    expect_gradients_close("one", mesh, 4e-6);
+    EXPECT_EQ(metrics("one").at(0).at("sft/loss"), metrics(mesh).at(0).at("sft/loss"));
+  }
+}
+
+}  // namespace
+}  // namespace weft
