@@ -74,7 +74,7 @@ def write_model(out):
     config = {
         "architectures": ["Qwen3MoeForCausalLM"], "model_type": "qwen3_moe", "dtype": "bfloat16", "vocab_size": len(vocab),
         "hidden_size": 128, "intermediate_size": 256, "num_hidden_layers": 4, "num_attention_heads": 8, "num_key_value_heads": 4,
-        "head_dim": 16, "hidden_act": "silu", "max_position_embeddings": 256, "rms_norm_eps": 1e-6, "rope_theta": 10000.0,
+        "head_dim": 16, "hidden_act": "silu", "max_position_embeddings": 1024, "rms_norm_eps": 1e-6, "rope_theta": 10000.0,
         "rope_scaling": None, "attention_bias": False, "attention_dropout": 0.0, "tie_word_embeddings": True, "use_cache": True,
         "num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 96, "norm_topk_prob": True, "decoder_sparse_step": 1,
         "mlp_only_layers": [], "router_aux_loss_coef": 0.001, "output_router_logits": False, "initializer_range": 0.02,

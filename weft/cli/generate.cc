@@ -1,5 +1,6 @@
 #include <iostream>
 #include <iterator>
+#include <map>
 #include <nlohmann/json.hpp>
 
 #include "weft/base/error.h"
@@ -61,12 +62,16 @@ Command generate_command() {
             std::vector<std::string> prompts{args.positional[1]};
             if (prompts[0] == "-") {
               prompts.clear();
-              for (std::string line; std::getline(std::cin, line);) prompts.push_back(line);
+              for (std::string line; std::getline(std::cin, line);) {
+                if (line.ends_with('\r')) line.pop_back();
+                if (!line.empty()) prompts.push_back(line);
+              }
             }
             EngineConfig config;
             config.end_ids = end_token_ids(m.hf, m.generation, &tokenizer);
             config.max_num_seqs = 64;
             Engine engine(*m.model, config, &tokenizer);
+            const int64_t samples = sampling(args).n;
             std::optional<ChatTemplate> chat;
             if (args.has("--chat")) chat = default_chat_template(tokenizer, m.dir);
             for (size_t i = 0; i < prompts.size(); ++i) {
@@ -85,7 +90,10 @@ Command generate_command() {
               r.seed = static_cast<uint64_t>(args.get_int("--seed", 1));
               engine.add(std::move(r));
             }
-            while (engine.step())
+            // Printed in the order of the input, each as soon as those before it have ended.
+            std::map<std::pair<int64_t, int64_t>, std::string> ended;
+            std::pair<int64_t, int64_t> next{0, 0};
+            while (engine.step()) {
               for (const GeneratedSample& s : engine.take_finished()) {
                 const Trajectory& t = s.trajectory;
                 Json j;
@@ -94,8 +102,14 @@ Command generate_command() {
                 j["text"] = s.text;
                 j["finish_reason"] = t.finish_reason;
                 if (args.has("--logprobs")) j["ids"] = t.response_ids, j["logprobs"] = t.rollout_log_probs;
-                std::cout << j.dump(-1, ' ', false, Json::error_handler_t::replace) << "\n" << std::flush;
+                ended[{static_cast<int64_t>(s.request), t.sample_index}] = j.dump(-1, ' ', false, Json::error_handler_t::replace);
               }
+              for (auto it = ended.find(next); it != ended.end(); it = ended.find(next)) {
+                std::cout << it->second << "\n" << std::flush;
+                ended.erase(it);
+                if (++next.second == samples) next = {next.first + 1, 0};
+              }
+            }
             return kExitDone;
           }};
 }

@@ -29,7 +29,13 @@ Json answer(const Json& in, const Arguments& args, const Tokenizer& tokenizer, c
   std::vector<int32_t> ids;
   if (args.has("--decode")) {
     if (!in.contains("ids")) throw ValueError("expected {\"ids\": [...]}");
-    ids = field<std::vector<int32_t>>(in, "ids", {});
+    const Json list = in.at("ids");
+    if (!list.is_array()) throw ValueError("'ids' is no list");
+    for (const Json& id : list) {
+      const bool known = id.is_number_integer() && id.get<int64_t>() >= 0 && id.get<int64_t>() < tokenizer.vocab_size();
+      if (!known) throw ValueError(fmt::format("'ids' holds {}, which is no token id: 0 to {}", id.dump(), tokenizer.vocab_size() - 1));
+      ids.push_back(id.get<int32_t>());
+    }
     text = tokenizer.decode(ids, field(in, "skip_special_tokens", false));
   } else if (args.has("--chat")) {
     if (!in.contains("messages")) throw ValueError("expected {\"messages\": [...]}");

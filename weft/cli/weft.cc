@@ -63,7 +63,10 @@ int main(int argc, char** argv, const Registry& registry) {
   std::signal(SIGXFSZ, SIG_IGN);  // a file-size limit is then an error of the write that hits it, as a full disk is
   at::set_num_threads(1);  // ATen does little here, and its sums change with its threads
   try {
-    return run(std::vector<std::string>(argv + std::min(argc, 1), argv + argc), registry);
+    const int code = run(std::vector<std::string>(argv + std::min(argc, 1), argv + argc), registry);
+    std::cout.flush();
+    if (!std::cout) throw SystemError("standard output could not be written (a full disk?): the answer is not complete");
+    return code;
   } catch (const Error& e) {
     std::cout.flush();
     log_error("{}", e.what());

@@ -13,6 +13,7 @@
 
 #include "weft/base/clock.h"
 #include "weft/base/log.h"
+#include "weft/base/signals.h"
 #include "weft/base/subprocess.h"
 #include "weft/env/reward_adapter.h"
 
@@ -197,7 +198,16 @@ class ProcessReward final : public RewardFunction {
   json receive(Worker* worker, const std::string& at, const std::string& doing, double deadline, double limit,
                const std::string& key) const {
     std::string line;
-    switch (worker->process->read_line(&line, deadline - real_clock().now())) {
+    PipeStatus status = PipeStatus::kTimeout;
+    while (status == PipeStatus::kTimeout && real_clock().now() < deadline) {
+      status = worker->process->read_line(&line, std::min(0.1, deadline - real_clock().now()));
+      if (status == PipeStatus::kTimeout && stop_requested()) {
+        worker->process->kill();
+        worker->process.reset();
+        throw StoppedError(fmt::format("stopped by {} while {} ran", stop_signal_name(), label_));
+      }
+    }
+    switch (status) {
       case PipeStatus::kTimeout: fail_time(worker, at, doing, limit, key);
       case PipeStatus::kClosed: fail_gone(worker, at);
       case PipeStatus::kDone: break;
@@ -233,11 +243,11 @@ class ProcessReward final : public RewardFunction {
     const double limit = options_.time_limit_s, deadline = real_clock().now() + limit;
     const int64_t id = worker->next_id++;
     switch (worker->process->write_line(request_line(id, requests), limit)) {
-      case PipeStatus::kTimeout: fail_time(worker, at, "it", limit, "reward.time_limit");
+      case PipeStatus::kTimeout: fail_time(worker, at, "it", limit, "reward.timeout");
       case PipeStatus::kClosed: fail_gone(worker, at);
       case PipeStatus::kDone: break;
     }
-    const json reply = receive(worker, at, "it", deadline, limit, "reward.time_limit");
+    const json reply = receive(worker, at, "it", deadline, limit, "reward.timeout");
     if (reply.value("id", json()) != id) {
       worker->process.reset();
       fail(at, fmt::format("it answered with id {} to request {}", dump(reply.value("id", json())), id));

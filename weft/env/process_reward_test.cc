@@ -6,11 +6,13 @@
 
 #include <cmath>
 #include <filesystem>
+#include <csignal>
 #include <fstream>
 #include <functional>
 #include <set>
 
 #include "weft/base/log.h"
+#include "weft/base/signals.h"
 #include "weft/base/subprocess.h"
 #include "weft/env/reward_registry.h"
 
@@ -250,7 +252,7 @@ def f(solution_str, ground_truth):
     return 1
 )");
   EXPECT_THAT(message([&] { reward->score(rows(2)); }),
-              AllOf(HasSubstr("row 101"), HasSubstr("longer than 0.8 s"), HasSubstr("reward.time_limit")));
+              AllOf(HasSubstr("row 101"), HasSubstr("longer than 0.8 s"), HasSubstr("reward.timeout")));
   EXPECT_THAT(values(reward->score(rows(1))), ElementsAre(1));
 }
 
@@ -348,6 +350,15 @@ echo "{\"id\": $n, \"scores\": [null, {\"score\": $n, \"acc\": true}]}"; done)")
   const auto scores = reward->score(rows(2));
   EXPECT_EQ(scores[1].value, 2);
   EXPECT_EQ(scores[1].extra.at("acc"), 1);
+}
+
+// A first signal does not wait for the time limit: this test would last ten minutes.
+TEST_F(ProcessReward, AStopEndsTheWait) {
+  options_.time_limit_s = 600;
+  auto reward = python("import time\ndef f(completions, **k):\n    time.sleep(600)\n");
+  request_stop(SIGTERM);
+  EXPECT_THROW(reward->score(rows(1)), StoppedError);
+  clear_stop_request();
 }
 
 TEST_F(ProcessReward, CommandThatBreaksTheProtocol) {

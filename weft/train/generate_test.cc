@@ -98,7 +98,7 @@ TEST_F(GenerateTest, RecipeBecomesSamplingParameters) {
   const Recipe r =
       recipe("unused", {"rollout.temperature=0.5", "rollout.top_p=0.9", "rollout.top_k=-1", "rollout.min_p=0.1",
                         "rollout.stop=[\"=\"]", "rollout.stop_token_ids=[3]", "rollout.min_tokens=2", "rollout.ignore_eos=true",
-                        "rollout.logit_bias={5 = -1.5, 4 = 2.0}", "rollout.val_kwargs.n=4"});
+                        "rollout.logit_bias={5 = -1.5, 4 = 2.0}", "rollout.val_kwargs.n=4", "rollout.val_kwargs.temperature=0.5"});
   const SamplingParams p = training_params(r);
   EXPECT_EQ(p.n, 3);
   EXPECT_EQ(p.temperature, 0.5);
@@ -113,7 +113,7 @@ TEST_F(GenerateTest, RecipeBecomesSamplingParameters) {
   EXPECT_EQ(p.logit_bias, (std::vector<std::pair<int32_t, float>>{{4, 2.0f}, {5, -1.5f}}));
   const SamplingParams v = validation_params(r);
   EXPECT_EQ(v.n, 4);
-  EXPECT_EQ(v.temperature, 0.0);
+  EXPECT_EQ(v.temperature, 0.5);
   EXPECT_EQ(v.top_p, 1.0);
   EXPECT_EQ(v.stop, p.stop);
 }

@@ -77,7 +77,7 @@ void visit_actor(ConfigFields& f, ActorRecipe& a) {
   f.add("actor.loss_mode", a.loss_mode, "Policy loss.");
   f.add("actor.loss_agg_mode", a.loss_agg_mode, "How token losses become one number.")
       .one_of({"token-mean", "seq-mean-token-mean", "seq-mean-token-sum", "seq-mean-token-sum-norm", "token-sum"});
-  f.add("actor.clip_ratio_low", a.clip_ratio_low, "The ratio is clipped below 1 - this.").range(0, 1e6);
+  f.add("actor.clip_ratio_low", a.clip_ratio_low, "The ratio is clipped below 1 - this.").range(0, 1);
   f.add("actor.clip_ratio_high", a.clip_ratio_high, "The ratio is clipped above 1 + this.").range(0, 1e6);
   f.add("actor.clip_ratio_c", a.clip_ratio_c, "Dual clip: bound of the ratio where the advantage is negative; 0: off, else > 1.")
       .range(0, 1e6);

@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "weft/base/error.h"
+#include "weft/base/threads.h"
 #include "weft/rl/advantage.h"
 #include "weft/rl/correction.h"
 #include "weft/rl/kl.h"
@@ -58,6 +59,13 @@ void validate_common(const Recipe& r) {
   (void)parse_logit_bias(r.rollout.logit_bias);
   for (const std::string& stop : r.rollout.stop)
     if (stop.empty()) refuse("rollout.stop: an empty string would stop everything");
+  if (r.rollout.val_kwargs.n > 1 && r.rollout.val_kwargs.temperature == 0)
+    refuse(fmt::format("rollout.val_kwargs.n = {} with rollout.val_kwargs.temperature = 0: greedy responses are all the same; set a temperature",
+                       r.rollout.val_kwargs.n));
+  for (const auto& [key, t] : {std::pair("rollout.temperature", r.rollout.temperature), {"rollout.val_kwargs.temperature", r.rollout.val_kwargs.temperature}})
+    if (t > 0 && t < 0.001) refuse(fmt::format("{} = {} is below 0.001: use 0 (greedy) or more", key, t));
+  if (r.trainer.threads > 8 * available_cores())
+    refuse(fmt::format("trainer.threads = {} on {} cores: they would wait for each other", r.trainer.threads, available_cores()));
   if (r.rollout.top_p <= 0 || r.rollout.val_kwargs.top_p <= 0) refuse("top_p = 0 keeps no token; 1 keeps all");
 }
 

@@ -1,10 +1,20 @@
 #include "weft/train/run_dir.h"
 
+#include <fcntl.h>
+#include <sys/file.h>
+#include <unistd.h>
+
 #include <algorithm>
+#include <cerrno>
+#include <cstring>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <sstream>
 
+#include "weft/base/error.h"
+#include "weft/base/log.h"
 #include "weft/io/atomic_file.h"
+#include "weft/io/json_file.h"
 #include "weft/train/report.h"
 
 namespace weft {
@@ -16,11 +26,39 @@ bool wants(const Recipe& recipe, const std::string& logger) {
   return std::find(recipe.trainer.logger.begin(), recipe.trainer.logger.end(), logger) != recipe.trainer.logger.end();
 }
 
+// What a save that was killed left: global_step_N.tmp-PID.
+void remove_unfinished_checkpoints(const std::string& dir) {
+  if (!fs::exists(dir)) return;
+  std::vector<fs::path> left;
+  for (const auto& entry : fs::directory_iterator(dir))
+    if (entry.path().filename().string().find(".tmp-") != std::string::npos) left.push_back(entry.path());
+  for (const fs::path& p : left) fs::remove_all(p);
+}
+
+// Recipes print all keys in one order, a line each.
+void tell_changes(const std::string& before, const std::string& now) {
+  std::istringstream a(before), b(now);
+  std::vector<std::string> changes;
+  std::string x, y;
+  while (std::getline(a, x) && std::getline(b, y))
+    if (x != y) changes.push_back(fmt::format("{} (was {})", y, x.substr(std::min(x.size(), x.find('=') + 2))));
+  if (!changes.empty()) log_warn("the recipe has changed since the checkpoint: {}", fmt::join(changes, "; "));
+}
+
 }  // namespace
 
 RunDir::RunDir(const Recipe& recipe, std::optional<int64_t> resume_step) : path_(recipe.run_dir()) {
   fs::create_directories(path_);
+  const std::string lock = path_ + "/.lock";
+  lock_ = ::open(lock.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+  if (lock_ < 0) throw FileError(lock, "", std::strerror(errno));
+  if (::flock(lock_, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
+    ::close(lock_);
+    throw UsageError(fmt::format("another process is running in {}: wait for it, or give this run another trainer.run_name", path_));
+  }
   fs::create_directories(fs::path(path_) / "samples");
+  remove_unfinished_checkpoints(path_ + "/checkpoints");
+  if (resume_step && fs::exists(path_ + "/recipe.toml")) tell_changes(read_text_file(path_ + "/recipe.toml"), print_recipe(recipe));
   write_file_atomically(path_ + "/recipe.toml", print_recipe(recipe));
   MetricsLogOptions options;
   options.metric_aliases = recipe.trainer.metric_aliases;
@@ -29,7 +67,9 @@ RunDir::RunDir(const Recipe& recipe, std::optional<int64_t> resume_step) : path_
   metrics_ = std::make_unique<MetricsLog>(path_, std::move(options));
 }
 
-RunDir::~RunDir() = default;
+RunDir::~RunDir() {
+  if (lock_ >= 0) ::close(lock_);
+}
 
 void RunDir::write_metrics(int64_t step, const MetricsRow& row) { metrics_->write(step, row); }
 

@@ -14,7 +14,8 @@ namespace weft {
 
 class RunDir {
  public:
-  // Creates it (parents too), writes config.toml, opens metrics and events. `resume_step`: the step of the checkpoint gone on from.
+  // Creates it (parents too), writes recipe.toml, opens metrics and events, and removes what a killed save left. `resume_step`: the step
+  // of the checkpoint gone on from; a recipe that changed since is told. UsageError where another process runs in it.
   RunDir(const Recipe& recipe, std::optional<int64_t> resume_step);
   ~RunDir();
 
@@ -28,6 +29,7 @@ class RunDir {
 
  private:
   std::string path_;
+  int lock_ = -1;
   std::unique_ptr<MetricsLog> metrics_;
 };
 

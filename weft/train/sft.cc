@@ -65,7 +65,7 @@ void SftTrainer::run() {
   if (recipe_.trainer.resume_mode == "auto") from = latest_checkpoint(checkpoints());
   else if (recipe_.trainer.resume_mode == "resume_path") from = recipe_.trainer.resume_from_path;
   if (from) {
-    progress_ = load_checkpoint(*from, model_, *optimizer_);
+    progress_ = load_checkpoint(*from, "sft", model_, *optimizer_);
     if (progress_.dataset_fingerprint != train_->dataset().fingerprint())
       throw ValueError(*from + ": was made with other data.train_files. Use trainer.resume_mode = \"disable\" and another trainer.run_name");
     sampler_->seek(progress_.cursor);
@@ -160,6 +160,7 @@ double SftTrainer::validation_loss() {
 }
 
 void SftTrainer::save() {
+  progress_.command = "sft";
   save_checkpoint(checkpoints(), model_, *optimizer_, progress_, recipe_.trainer.max_ckpt_to_keep);
 }
 

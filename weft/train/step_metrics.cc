@@ -22,8 +22,9 @@ void add_sample_metrics(const std::vector<ScoredSample>& samples, const RewardSe
     for (const auto& [name, value] : t.rewards) parts[name].first += value, parts[name].second += 1;
   }
   const double count = std::max<double>(1, static_cast<double>(samples.size())), mean = n > 0 ? sum / n : 0.0;
-  row.set("reward/mean", mean);
-  row.set("reward/std", n > 1 ? std::sqrt(std::max(0.0, (squares - n * mean * mean) / (n - 1))) : 0.0);
+  // Where no response has a reward there is no mean: not 0.
+  if (n > 0) row.set("reward/mean", mean);
+  if (n > 0) row.set("reward/std", n > 1 ? std::sqrt(std::max(0.0, (squares - n * mean * mean) / (n - 1))) : 0.0);
   row.set("reward/valid_share", n / count);
   for (const std::string& name : rewards.names()) {
     const auto it = parts.find(name);

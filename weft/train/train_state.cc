@@ -140,6 +140,7 @@ void save_checkpoint(const std::string& checkpoints_dir, const LoadedModel& mode
   reader.finish();
 
   Json j = {{"format", kFormat},
+            {"command", progress.command},
             {"step", progress.step},
             {"updates", progress.updates},
             {"weight_version", progress.weight_version},
@@ -173,7 +174,7 @@ std::optional<std::string> latest_checkpoint(const std::string& checkpoints_dir)
   return directory.string();
 }
 
-TrainProgress load_checkpoint(const std::string& checkpoint_dir, const LoadedModel& model, Optimizer& optimizer) {
+TrainProgress load_checkpoint(const std::string& checkpoint_dir, const std::string& command, const LoadedModel& model, Optimizer& optimizer) {
   const fs::path state = fs::path(checkpoint_dir) / "state";
   const SafetensorsFile masters((state / "master.safetensors").string()), moments((state / "optimizer.safetensors").string());
   for (nn::Parameter* p : model.model->parameters()) {
@@ -189,6 +190,7 @@ TrainProgress load_checkpoint(const std::string& checkpoint_dir, const LoadedMod
   try {
     const Json j = Json::parse(read_text_file(path));
     if (j.at("format").get<int>() != kFormat) throw FileError(path, "format", fmt::format("{} is not {}", j.at("format").dump(), kFormat));
+    p.command = j.value("command", "");
     p.step = j.at("step").get<int64_t>();
     p.updates = j.at("updates").get<int64_t>();
     p.weight_version = j.at("weight_version").get<int64_t>();
@@ -208,6 +210,10 @@ TrainProgress load_checkpoint(const std::string& checkpoint_dir, const LoadedMod
   } catch (const Json::exception& e) {
     throw FileError(path, "", e.what());
   }
+  if (p.command != command)
+    throw UsageError(fmt::format("{} is a checkpoint of weft {}: weft {} starts from its huggingface/ folder (model.path), under another "
+                                 "trainer.run_name or with trainer.resume_mode = \"disable\"",
+                                 checkpoint_dir, p.command, command));
   optimizer.set_updates(p.updates);
   return p;
 }

@@ -25,6 +25,7 @@ struct StepUnderWay {
 };
 
 struct TrainProgress {
+  std::string command;         // "train" or "sft": the one does not go on from the other's
   int64_t step = 0;            // completed steps
   int64_t updates = 0;         // optimizer updates
   int64_t weight_version = 0;
@@ -43,6 +44,7 @@ void save_checkpoint(const std::string& checkpoints_dir, const LoadedModel& mode
 std::optional<std::string> latest_checkpoint(const std::string& checkpoints_dir);
 
 // Restores masters, moments and progress into a model and optimizer built the same way, on any mesh: each rank reads its parts. FileError for what does not fit.
-TrainProgress load_checkpoint(const std::string& checkpoint_dir, const LoadedModel& model, Optimizer& optimizer);
+// `command`: who asks, "train" or "sft".
+TrainProgress load_checkpoint(const std::string& checkpoint_dir, const std::string& command, const LoadedModel& model, Optimizer& optimizer);
 
 }  // namespace weft

@@ -34,7 +34,7 @@ class TrainStateTest : public RunTest {
       p->master().zero_();
     }
     restored_ = std::make_unique<Optimizer>(fresh_.model->parameters(), OptimRecipe{}, 10);
-    return load_checkpoint(where, fresh_, *restored_);
+    return load_checkpoint(where, "", fresh_, *restored_);
   }
 
   LoadedModel model_, fresh_;
@@ -125,9 +125,17 @@ TEST_F(TrainStateTest, StateOfAnotherModelIsRefused) {
   write_tiny_model(dir_.file("wider"), [](auto& c) { c["moe_intermediate_size"] = 24; });
   LoadedModel other = load_model(dir_.file("wider"), DType::kF32);
   Optimizer optimizer(other.model->parameters(), OptimRecipe{}, 10);
-  const std::string text = message_of<FileError>([&] { load_checkpoint(dir + "/global_step_3", other, optimizer); });
+  const std::string text = message_of<FileError>([&] { load_checkpoint(dir + "/global_step_3", "", other, optimizer); });
   EXPECT_NE(text.find("experts"), std::string::npos) << text;
   EXPECT_NE(text.find("does not fit the model"), std::string::npos) << text;
+}
+
+TEST_F(TrainStateTest, SftDoesNotGoOnFromATrainRun) {
+  progress_.command = "train";
+  save(3);
+  const std::string text = message_of<UsageError>([&] { load_checkpoint(dir + "/global_step_3", "sft", model_, *optimizer_); });
+  EXPECT_NE(text.find("is a checkpoint of weft train"), std::string::npos) << text;
+  EXPECT_EQ(load_checkpoint(dir + "/global_step_3", "train", model_, *optimizer_).step, 3);
 }
 
 TEST_F(TrainStateTest, SavingTheSameStepAgainReplacesIt) {

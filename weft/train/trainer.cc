@@ -25,6 +25,7 @@
 namespace weft {
 namespace {
 
+constexpr const char* kCommand = "train";
 // progress.values: a stop came while this step's weights were validated.
 constexpr const char* kValidationDue = "validation_due";
 // StepUnderWay::sums: metrics of the step that its remaining updates cannot compute again.
@@ -79,6 +80,9 @@ Trainer::Trainer(Recipe recipe, const Registry& registry, std::shared_ptr<const 
   train_ = std::make_unique<PromptSource>(recipe_.data.train_files, recipe_, *tokenizer_, recipe_.data.train_max_samples);
   if (!recipe_.data.val_files.empty())
     val_ = std::make_unique<PromptSource>(recipe_.data.val_files, recipe_, *tokenizer_, recipe_.data.val_max_samples);
+  if (const int64_t positions = actor_->model->config().max_position_embeddings; recipe_.data.max_response_length >= positions)
+    throw UsageError(fmt::format("data.max_response_length = {} leaves no room for a prompt: {} has {} positions; lower it",
+                                 recipe_.data.max_response_length, actor_->dir, positions));
   const int64_t batch = recipe_.data.train_batch_size, rows = static_cast<int64_t>(train_->rows().size());
   if (rows < batch)
     throw UsageError(fmt::format("data.train_batch_size = {} prompts, but data.train_files hold {}: lower it", batch, rows));
@@ -155,7 +159,7 @@ bool Trainer::resume() {
   if (recipe_.trainer.resume_mode == "auto") from = latest_checkpoint(checkpoints());
   else if (recipe_.trainer.resume_mode == "resume_path") from = recipe_.trainer.resume_from_path;
   if (from) {
-    progress_ = load_checkpoint(*from, *actor_, *optimizer_);
+    progress_ = load_checkpoint(*from, kCommand, *actor_, *optimizer_);
     if (progress_.dataset_fingerprint != train_->dataset().fingerprint())
       throw ValueError(*from + ": was made with other data.train_files: its position in the data means nothing here. Use trainer.resume_mode = "
                                "\"disable\" and another trainer.run_name to start anew");
@@ -195,6 +199,7 @@ void Trainer::announce() {
   ProgressOptions options;
   options.start = progress_.step;
   bar_ = std::make_unique<Progress>("train", total_steps_, "steps", options);
+  if (progress_.step >= total_steps_) log_info("nothing to do: step {} of {}", progress_.step, total_steps_);
   if (mesh_) log_info("{} ranks: {}", ranks_.size(), mesh_->dims.to_string());
 }
 
@@ -396,6 +401,7 @@ void Trainer::update(StepData& data, MetricsRow& row) {
 }
 
 void Trainer::save(const StepData* under_way) {
+  progress_.command = kCommand;
   progress_.values["kl_coef"] = kl_coef_;
   progress_.under_way.reset();
   if (under_way) {

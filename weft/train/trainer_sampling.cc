@@ -11,6 +11,9 @@
 namespace weft {
 namespace {
 
+// However many batches the recipe allows: after so many without one group there will be none.
+constexpr int64_t kBatchesWithoutAGroup = 100;
+
 // What must differ within a group, by sample; NaN: this sample has none.
 std::vector<double> filter_metric(const std::vector<ScoredSample>& samples, const std::string& metric) {
   std::vector<double> out;
@@ -57,6 +60,7 @@ void Trainer::generate_step(StepData& data) {
       for (size_t i = p * n; i < (p + 1) * n; ++i) data.samples.push_back(std::move(samples[i]));
     }
     next = sampling.add(groups, static_cast<int64_t>(prompts.size()));
+    if (data.prompts.empty() && data.batches + 1 == kBatchesWithoutAGroup) next = DynamicSampling::Next::kBoundReached;
     if (ranks_.main() && next == DynamicSampling::Next::kGenerate && (data.batches + 1) % 10 == 0)
       log_warn("step {}: {} batches of {} prompts gave {} of {} groups that differ in \"{}\" (algorithm.filter_groups.max_num_gen_batches = {})",
                data.step, data.batches + 1, wanted, data.prompts.size(), wanted, filter.metric, filter.max_num_gen_batches);

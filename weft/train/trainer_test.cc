@@ -160,6 +160,42 @@ TEST_F(TrainerTest, RowsAfterTheCheckpointAreDroppedAtResume) {
   expect_same_run("straight", "saved", 3);
 }
 
+TEST_F(TrainerTest, ARunDirectoryHasOneProcess) {
+  const RunDir running(recipe("busy"), {});
+  try {
+    train("busy", 1);
+    ADD_FAILURE() << "two processes in one directory";
+  } catch (const UsageError& e) {
+    EXPECT_NE(std::string(e.what()).find("another process is running in"), std::string::npos) << e.what();
+  }
+}
+
+TEST_F(TrainerTest, WhatAKilledSaveLeftIsRemoved) {
+  train("killed", 1);
+  fs::create_directories(run_file("killed", "checkpoints/global_step_2.tmp-123/state"));
+  train("killed", 2);
+  EXPECT_FALSE(fs::exists(run_file("killed", "checkpoints/global_step_2.tmp-123")));
+  EXPECT_TRUE(fs::exists(state_file("killed", 2, "progress.json")));
+}
+
+TEST_F(TrainerTest, ResponsesThatLeaveNoRoomForAPromptAreRefused) {
+  EXPECT_THROW(train("long", 1, {"data.max_response_length=100000"}), UsageError);
+}
+
+// Without any reward there is no mean.
+TEST_F(TrainerTest, NoRewardIsNotZero) {
+  add_reward("none", [](const RewardRequest&) {
+    RewardValue v;
+    v.applicable = false;
+    return v;
+  });
+  train("none", 1, {"reward.funcs=none"});
+  const nlohmann::json row = metrics("none").at(0);
+  EXPECT_FALSE(row.contains("reward/mean"));
+  EXPECT_FALSE(row.contains("actor/entropy"));
+  EXPECT_EQ(row.at("reward/valid_share").get<double>(), 0);
+}
+
 class StopTest : public TrainerTest, public testing::WithParamInterface<std::vector<std::string>> {};
 
 TEST_P(StopTest, BetweenUpdatesThenResumeEqualsARunThatNeverStopped) {

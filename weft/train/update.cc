@@ -110,7 +110,7 @@ void UpdateSums::report(MetricsRow& row) const {
   const double n = updates > 0 ? updates : 1, t = tokens > 0 ? tokens : 1;
   row.set("actor/pg_loss", pg_loss / n);
   row.set("actor/kl_loss", kl_sum / t);
-  row.set("actor/entropy", entropy_sum / t);
+  if (tokens > 0) row.set("actor/entropy", entropy_sum / t);
   row.set("actor/pg_clipfrac", clipped / t);
   row.set("actor/pg_clipfrac_lower", clipped_lower / t);
   row.set("actor/ppo_kl", old_kl / t);
