@@ -31,7 +31,7 @@ find_program(WEFT_CCACHE ccache)
 if(WEFT_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
   set(CMAKE_CXX_COMPILER_LAUNCHER ${CMAKE_COMMAND} -E env CCACHE_SLOPPINESS=pch_defines,time_macros,include_file_mtime,include_file_ctime ${WEFT_CCACHE})
 endif()
-set(WEFT_TEST_OPTIONS $<$<CONFIG:Release>:-O1>)  # tests spend their time in the libraries: compile them quickly
+set(WEFT_TEST_OPTIONS $<$<CONFIG:Release>:-O0>)
 set(WEFT_WARNINGS -Wall -Wextra -Wshadow -Wnon-virtual-dtor -Werror)
 if(WEFT_BUILD_FUZZ)
   set(WEFT_WARNINGS)  # the code is held to g++'s warnings

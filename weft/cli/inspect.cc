@@ -1,19 +1,49 @@
+#include <algorithm>
 #include <iostream>
+#include <map>
 
+#include "weft/base/error.h"
 #include "weft/cli/command.h"
 #include "weft/io/checkpoint_files.h"
 #include "weft/io/hf_config.h"
 #include "weft/io/hub_cache.h"
+#include "weft/mesh/choose_dim.h"
+#include "weft/mesh/parallel_dims.h"
 #include "weft/model/causal_lm.h"
 #include "weft/model/families.h"
 
 namespace weft {
+namespace {
+
+// Who would hold what: the cut that fully_shard makes of each parameter, fp32 master bytes of the rank that has most and least.
+void print_mesh(const CausalLM& model, const std::string& text) {
+  const ParallelDims dims = parse_parallel_dims(text);
+  if (dims.tp > 1 || dims.cp > 1 || dims.ep > 1) throw UsageError(fmt::format("--mesh {}: tp, cp and ep are not built yet", text));
+  const DeviceMesh mesh = dims.dense_mesh();
+  std::map<int64_t, int64_t> bytes;  // by rank
+  std::cout << fmt::format("  {} ranks: {}\n  {:<56} {:<18} {:<22} {:<18} {:>12}  why\n", dims.world(), mesh.to_string(), "parameter", "shape",
+                           "placement", "rank 0 holds", "bytes");
+  for (const nn::Parameter* p : model.parameters()) {
+    const DimChoice choice = choose_dim(p->shape(), {}, mesh.size("fsdp"));
+    const Layout layout = Layout::replicated(p->shape(), mesh).with_cut({"fsdp", *choice.dim});
+    for (int64_t rank : mesh.ranks()) bytes[rank] += layout.numel(rank) * 4;
+    std::cout << fmt::format("  {:<56} {:<18} {:<22} {:<18} {:>12}  {}\n", p->name(), shape_text(p->shape()),
+                             fmt::format("fsdp: Shard({})", *choice.dim), shape_text(layout.local_shape(0)), layout.numel(0) * 4, choice.reason);
+  }
+  const auto less = [](const auto& a, const auto& b) { return a.second < b.second; };
+  const auto least = std::min_element(bytes.begin(), bytes.end(), less), most = std::max_element(bytes.begin(), bytes.end(), less);
+  std::cout << fmt::format("  fp32 masters a rank: {:.3f} MB (rank {}) to {:.3f} MB (rank {}); gradients as much, AdamW twice that\n",
+                           static_cast<double>(least->second) / 1e6, least->first, static_cast<double>(most->second) / 1e6, most->first);
+}
+
+}  // namespace
 
 Command inspect_command() {
   return {"inspect",
           "What a checkpoint is: family, shapes, parameters, tensors on disk.",
           "DIR",
-          {{"--tensors", "", "list every tensor with dtype, shape and file"}},
+          {{"--tensors", "", "list every tensor with dtype, shape and file"},
+           {"--mesh", "MESH", "what each rank would hold of every parameter, and why it is cut there: fsdp=4"}},
           "weft inspect models/tiny-moe",
           1,
           1,
@@ -34,6 +64,7 @@ Command inspect_command() {
             if (args.has("--tensors"))
               for (const TensorInfo& t : disk.tensors())
                 std::cout << fmt::format("  {:<60} {:<9} [{}]  {}\n", t.name, dtype_name(t.dtype), fmt::join(t.shape, ", "), t.file);
+            if (args.has("--mesh")) print_mesh(model, args.get("--mesh"));
             return kExitDone;
           }};
 }

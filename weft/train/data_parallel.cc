@@ -97,9 +97,16 @@ double DataParallel::max(double mine) const {
   return mine;
 }
 
+std::map<std::string, double> DataParallel::received_bytes() const {
+  std::map<std::string, double> out;
+  if (!mesh_) return out;
+  for (const CommStatsRow& r : mesh_->world.stats().rows()) out[r.axis + "/" + r.purpose] += static_cast<double>(r.bytes.received);
+  return out;
+}
+
 void DataParallel::sum_over_shards(std::vector<double>& values) const {
   if (size() == 1) return;
-  mesh_->fsdp.all_reduce(values.data(), values.data(), static_cast<int64_t>(values.size()), DType::kF64, ReduceOp::kSum, "grad norm").wait();
+  mesh_->fsdp.all_reduce(values.data(), values.data(), static_cast<int64_t>(values.size()), DType::kF64, ReduceOp::kSum, "grad_norm").wait();
 }
 
 }  // namespace weft

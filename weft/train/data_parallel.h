@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <span>
 #include <string>
@@ -44,6 +45,8 @@ class DataParallel {
   bool any(bool mine) const;
   double sum(double mine) const;
   double max(double mine) const;
+  // What this rank has received so far, by "axis/purpose" [bytes]; empty for one rank. Not collective.
+  std::map<std::string, double> received_bytes() const;
   // Over the ranks whose shards make one copy of the parameters.
   void sum_over_shards(std::vector<double>& values) const;
 

@@ -1,0 +1,127 @@
+// What a step computes of its samples: parity, log-probs, updates.
+#include <algorithm>
+
+#include "weft/base/error.h"
+#include "weft/base/random.h"
+#include "weft/base/signals.h"
+#include "weft/rl/kl.h"
+#include "weft/train/step_data.h"
+#include "weft/train/trainer.h"
+#include "weft/train/update.h"
+
+namespace weft {
+
+// At least one whole trajectory and 1 % of tokens; which ones is drawn from the step.
+void Trainer::check_step_parity(StepData& data) {
+  if (recipe_.trainer.parity == "off") return;
+  int64_t tokens = 0, wanted = 0;
+  for (const Trajectory* t : data.trajectories) tokens += static_cast<int64_t>(t->response_ids.size());
+  std::vector<const Trajectory*> sample;
+  const CounterRng rng(hash_combine(static_cast<uint64_t>(recipe_.trainer.seed), static_cast<uint64_t>(data.step)));
+  const uint64_t first = rng.below(0, data.trajectories.size());
+  for (size_t i = 0; i < data.trajectories.size() && (sample.empty() || wanted * 100 < tokens); ++i) {
+    sample.push_back(data.trajectories[(first + i) % data.trajectories.size()]);
+    wanted += static_cast<int64_t>(sample.back()->response_ids.size());
+  }
+  const DataParallel::Share share = ranks_.share(sample, recipe_.actor.max_tokens_per_micro_batch);
+  ParityResult result = check_parity(*actor_->model, share.micro_batches, actor_options(false));
+  result.max_difference = ranks_.max(result.max_difference);
+  for (int64_t* count : {&result.tokens, &result.rows, &result.unequal_tokens, &result.unequal_rows})
+    *count = static_cast<int64_t>(ranks_.sum(static_cast<double>(*count)));
+  data.carried.set("parity/max_abs_diff", result.max_difference);
+  data.carried.set("parity/unequal_tokens", static_cast<double>(result.unequal_tokens));
+  data.carried.set("parity/unequal_routes", static_cast<double>(result.unequal_rows));
+  data.carried.set("parity/tokens", static_cast<double>(result.tokens));
+  if (!result.exact() && recipe_.trainer.parity == "require")
+    throw ValueError(fmt::format("trainer and rollout disagree before the first update of step {} ({} of {} log-probs, {} of {} routes): {}. "
+                                 "This is a bug of weft or of the machine; trainer.parity = \"report\" goes on all the same",
+                                 data.step, result.unequal_tokens, result.tokens, result.unequal_rows, result.rows, result.first));
+}
+
+void Trainer::compute_log_probs(StepData& data) {
+  auto forward_all = [&](CausalLM& model, const ActorOptions& options, std::vector<std::vector<float>>& out) {
+    const DataParallel::Share share = ranks_.share(data.trajectories, recipe_.actor.max_tokens_per_micro_batch);
+    std::vector<float> mine;
+    for (const MicroBatch part : share.micro_batches) {
+      const ActorOutput o = actor_forward(model, part, options);
+      mine.insert(mine.end(), o.log_probs.begin(), o.log_probs.end());
+      if (ranks_.any(stop_requested())) throw StoppedError(fmt::format("stopped by {} while computing log-probs", stop_signal_name()));
+    }
+    const std::vector<float> all = ranks_.gather_tokens(share, data.trajectories, mine);
+    auto at = all.begin();
+    for (const Trajectory* t : data.trajectories) {
+      const auto n = static_cast<std::ptrdiff_t>(t->response_ids.size());
+      out.emplace_back(at, at + n);
+      at += n;
+    }
+    if (options.record) *options.record = ranks_.gather_traces(share, data.trajectories, std::move(*options.record));
+  };
+  // The teacher's are not saved with a step under way: they are computed again, bit for bit.
+  if (data.teacher_log_probs.empty() && teacher_) forward_all(*teacher_->model, actor_options(false), data.teacher_log_probs);
+  if (data.ref_log_probs.empty() && reference_) forward_all(*reference_->model, actor_options(false), data.ref_log_probs);
+  if (data.old_log_probs.empty()) {
+    const std::string& bypass = recipe_.algorithm.rollout_correction.bypass_mode;
+    if (bypass == "true" || (bypass == "auto" && parity_promised())) {
+      for (const Trajectory* t : data.trajectories) data.old_log_probs.push_back(t->rollout_log_probs);
+    } else {
+      ActorOptions options = actor_options(replay_ == RouterReplayMode::kR3);
+      std::vector<RoutingTrace> traces;
+      if (replay_ == RouterReplayMode::kR2) options.record = &traces;
+      forward_all(*actor_->model, options, data.old_log_probs);
+      for (size_t i = 0; i < traces.size(); ++i) data.samples[i].trajectory.routing = std::move(traces[i]);
+    }
+  }
+}
+
+void Trainer::update(StepData& data, MetricsRow& row) {
+  const int64_t n = recipe_.rollout.n, prompts = static_cast<int64_t>(data.prompts.size()), mini = recipe_.actor.mini_batch_size;
+  const int64_t minis = (prompts + mini - 1) / mini;
+  const PolicyLoss& loss = find_policy_loss(registry_.policy_losses, recipe_.actor.loss_mode);
+  PolicyParams params;
+  params.clip_ratio_low = recipe_.actor.clip_ratio_low;
+  params.clip_ratio_high = recipe_.actor.clip_ratio_high;
+  params.clip_ratio_c = recipe_.actor.clip_ratio_c;
+  params.tau_pos = recipe_.actor.tau_pos;
+  params.tau_neg = recipe_.actor.tau_neg;
+  const AggregationMode mode = parse_aggregation_mode(recipe_.actor.loss_agg_mode);
+  check_policy_params(recipe_.actor.loss_mode, loss, params, mode);
+  const bool replay = replay_ != RouterReplayMode::kDisabled;
+  for (int64_t u = data.updates_done; u < minis * recipe_.actor.ppo_epochs; ++u) {
+    const int64_t epoch = u / minis, m = u % minis;
+    // Which prompts form the mini-batch: in order, or drawn anew each epoch.
+    std::vector<int64_t> order(static_cast<size_t>(prompts));
+    for (int64_t i = 0; i < prompts; ++i) order[static_cast<size_t>(i)] = i;
+    if (recipe_.actor.shuffle)
+      order = shuffled_rows(prompts, hash_combine(static_cast<uint64_t>(recipe_.trainer.seed), static_cast<uint64_t>(data.step)), epoch);
+    std::vector<size_t> members;
+    for (int64_t i = m * mini; i < std::min(prompts, (m + 1) * mini); ++i)
+      for (int64_t s = 0; s < n; ++s) members.push_back(static_cast<size_t>(order[static_cast<size_t>(i)] * n + s));
+    UpdateContext context{&data.trajectories, &data.old_log_probs, &data.ref_log_probs, &data.advantages, &data.masks, &data.weights, &members};
+    optimizer_->zero_grad();
+    UpdateOptions options;
+    options.actor = actor_options(replay);
+    options.loss = &loss;
+    options.params = params;
+    options.mode = mode;
+    options.max_length = static_cast<double>(recipe_.data.max_response_length);
+    options.use_kl_loss = recipe_.actor.use_kl_loss;
+    options.kl = {parse_kl_kind(recipe_.actor.kl_loss_type), recipe_.actor.kl_loss_coef, recipe_.actor.kl_loss_unbiased};
+    options.off_policy_mask_threshold = recipe_.actor.off_policy_mask_threshold;
+    options.entropy_coeff = recipe_.actor.entropy_coeff;
+    options.max_tokens_per_micro_batch = recipe_.actor.max_tokens_per_micro_batch;
+    UpdateSums sums = accumulate_gradients(*actor_->model, context, options, ranks_);
+    sums.check_finite(data.step);
+    sums.grad_norm = optimizer_->grad_norm();
+    sums.lr = optimizer_->update(sums.grad_norm);
+    ++progress_.updates;
+    ++progress_.weight_version;
+    data.sums.merge(sums);
+    data.updates_done = u + 1;
+    note(fmt::format("step {}: update {}/{}", data.step, u + 1, minis * recipe_.actor.ppo_epochs));
+    if (ranks_.any(stop_requested()) && u + 1 < minis * recipe_.actor.ppo_epochs)
+      throw StoppedError(fmt::format("stopped by {} after update {} of step {}", stop_signal_name(), u + 1, data.step));
+  }
+  data.sums.report(row);
+}
+
+}  // namespace weft
