@@ -6,7 +6,7 @@ CMAKE_FLAGS ?=
 JOBS ?= $(shell nproc)
 PREFIX ?= /usr/local
 
-.PHONY: all deps configure build test test-all demo install bench format clean
+.PHONY: all deps configure build tests test test-all demo install bench format clean
 all: build
 
 deps:
@@ -16,12 +16,16 @@ configure: deps
 	@test -f $(BUILD)/build.ninja || cmake -S . -B $(BUILD) -G Ninja $(CMAKE_FLAGS)
 
 build: configure
+	cmake --build $(BUILD) -j $(JOBS) --target weft
+
+# The program and all test programs, which take as long again.
+tests: configure
 	cmake --build $(BUILD) -j $(JOBS)
 
-test: build
+test: tests
 	ctest --test-dir $(BUILD) --output-on-failure -j $(JOBS) -LE slow
 
-test-all: build
+test-all: tests
 	ctest --test-dir $(BUILD) --output-on-failure -j $(JOBS)
 
 demo: build
