@@ -17,8 +17,7 @@ namespace weft {
 // What the groups under one outermost module share.
 struct ShardContext {
   std::vector<ShardGroup*> groups;   // in the order of their calls
-  std::vector<ShardGroup*> forward;  // the order in which the last forward gathered them
-  bool forward_runs = false;
+  std::vector<ShardGroup*> forward;  // the order in which the first forward gathered them
   bool end_registered = false;       // of the backward that runs
   ShardGroup* reducing = nullptr;    // has a reduction under way
 };
