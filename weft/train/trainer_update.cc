@@ -1,5 +1,6 @@
 // What a step computes of its samples: parity, log-probs, updates.
 #include <algorithm>
+#include <span>
 
 #include "weft/base/error.h"
 #include "weft/base/random.h"
@@ -28,6 +29,12 @@ void Trainer::check_step_parity(StepData& data) {
   result.max_difference = ranks_.max(result.max_difference);
   for (int64_t* count : {&result.tokens, &result.rows, &result.unequal_tokens, &result.unequal_rows})
     *count = static_cast<int64_t>(ranks_.sum(static_cast<double>(*count)));
+  if (!result.exact())  // on all ranks alike: the place is that of the first rank that saw one
+    for (const std::vector<std::byte>& where : ranks_.gather_bytes(std::as_bytes(std::span(result.first))))
+      if (!where.empty()) {
+        result.first.assign(reinterpret_cast<const char*>(where.data()), where.size());
+        break;
+      }
   data.carried.set("parity/max_abs_diff", result.max_difference);
   data.carried.set("parity/unequal_tokens", static_cast<double>(result.unequal_tokens));
   data.carried.set("parity/unequal_routes", static_cast<double>(result.unequal_rows));
