@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <stdexcept>
+#include <thread>
 #include <vector>
 
 namespace weft {
@@ -46,8 +47,10 @@ TEST(Threads, ExceptionReachesTheCaller) {
 TEST(Threads, WorkersFlushDenormals) {
   set_num_threads(2);
   std::atomic<int> bad{0};
-  set_denormals_flushed();
-  parallel_for(64, 1, [&](int64_t, int64_t) { if (!denormals_flushed()) bad++; });
+  std::jthread([&] {  // of its own: the flag would stay with this one
+    set_denormals_flushed();
+    parallel_for(64, 1, [&](int64_t, int64_t) { if (!denormals_flushed()) bad++; });
+  }).join();
   EXPECT_EQ(bad.load(), 0);
   set_num_threads(0);
 }

@@ -15,10 +15,12 @@
 #include "weft/base/signals.h"
 #include "weft/base/subprocess.h"
 #include "weft/env/reward_registry.h"
+#include "weft/env/test_support.h"
 
 namespace weft {
 namespace {
 
+using test::message_of;
 using testing::AllOf;
 using testing::ElementsAre;
 using testing::HasSubstr;
@@ -92,15 +94,6 @@ std::vector<double> values(const std::vector<RewardValue>& scores) {
   std::vector<double> result;
   for (const auto& score : scores) result.push_back(score.applicable ? score.value : -1000);
   return result;
-}
-
-std::string message(const std::function<void()>& act) {
-  try {
-    act();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "no error";
 }
 
 TEST_F(ProcessReward, TrlSignatureGetsColumns) {
@@ -210,7 +203,7 @@ def deeper(x):
 def f(solution_str, ground_truth):
     return deeper(ground_truth - 1)
 )");
-  const std::string text = message([&] { reward->score(rows(3)); });
+  const std::string text = message_of([&] { reward->score(rows(3)); });
   EXPECT_THAT(text, AllOf(HasSubstr("d.jsonl: row 101, sample 0"), HasSubstr("r.py:f"), HasSubstr("return 1 / x"),
                           HasSubstr("ZeroDivisionError"), Not(HasSubstr("score_row"))));
   EXPECT_THROW(reward->score(rows(3)), RewardError);  // the process lives on
@@ -219,7 +212,7 @@ def f(solution_str, ground_truth):
 
 TEST_F(ProcessReward, LongTracebackKeepsItsEnd) {
   const auto reward = python("def f(completions):\n    raise ValueError('x\\n' * 50 + 'the end')\n");
-  const std::string text = message([&] { reward->score(rows(2)); });
+  const std::string text = message_of([&] { reward->score(rows(2)); });
   EXPECT_THAT(text, AllOf(HasSubstr("rows 100 to 101 (2 completions)"), HasSubstr("the end"), HasSubstr("...\n")));
   EXPECT_LT(std::count(text.begin(), text.end(), '\n'), 20);
 }
@@ -235,10 +228,10 @@ def f(solution_str, ground_truth):
         os._exit(3)
     return 4
 )");
-  EXPECT_THAT(message([&] { reward->score(rows(2)); }),
+  EXPECT_THAT(message_of([&] { reward->score(rows(2)); }),
               AllOf(HasSubstr("row 101"), HasSubstr("signal 11"), HasSubstr("last words")));
   const auto all = rows(3);
-  EXPECT_THAT(message([&] { reward->score(std::span(all).subspan(2)); }), AllOf(HasSubstr("row 102"), HasSubstr("exit code 3")));
+  EXPECT_THAT(message_of([&] { reward->score(std::span(all).subspan(2)); }), AllOf(HasSubstr("row 102"), HasSubstr("exit code 3")));
   EXPECT_THAT(values(reward->score(rows(1))), ElementsAre(4));
 }
 
@@ -251,7 +244,7 @@ def f(solution_str, ground_truth):
         subprocess.run(["sleep", "100"])
     return 1
 )");
-  EXPECT_THAT(message([&] { reward->score(rows(2)); }),
+  EXPECT_THAT(message_of([&] { reward->score(rows(2)); }),
               AllOf(HasSubstr("row 101"), HasSubstr("longer than 0.8 s"), HasSubstr("reward.timeout")));
   EXPECT_THAT(values(reward->score(rows(1))), ElementsAre(1));
 }
@@ -263,36 +256,36 @@ TEST_F(ProcessReward, SlowIsNotAHang) {
 
 TEST_F(ProcessReward, SlowImportHasItsOwnLimit) {
   options_.load_time_limit_s = 0.3;
-  EXPECT_THAT(message([&] { python("import time\ntime.sleep(100)\n"); }),
+  EXPECT_THAT(message_of([&] { python("import time\ntime.sleep(100)\n"); }),
               AllOf(HasSubstr("importing it took longer than 0.3 s"), HasSubstr("reward.load_time_limit")));
 }
 
 TEST_F(ProcessReward, WrongCountAndNonNumbers) {
-  EXPECT_THAT(message([&] { python("def f(completions): return [1]")->score(rows(2)); }),
+  EXPECT_THAT(message_of([&] { python("def f(completions): return [1]")->score(rows(2)); }),
               AllOf(HasSubstr("1 values for 2 completions"), HasSubstr("rows 100 to 101")));
-  EXPECT_THAT(message([&] { python("def f(completions): return 3.0")->score(rows(2)); }), HasSubstr("3.0 (float), not a list"));
-  EXPECT_THAT(message([&] { python("def f(completions): return [1, 'x']")->score(rows(2)); }),
+  EXPECT_THAT(message_of([&] { python("def f(completions): return 3.0")->score(rows(2)); }), HasSubstr("3.0 (float), not a list"));
+  EXPECT_THAT(message_of([&] { python("def f(completions): return [1, 'x']")->score(rows(2)); }),
               AllOf(HasSubstr("d.jsonl: row 101, sample 0"), HasSubstr("'x' (str), not a number")));
-  EXPECT_THAT(message([&] { python("def f(solution_str): return {'acc': 1}")->score(rows(1)); }),
+  EXPECT_THAT(message_of([&] { python("def f(solution_str): return {'acc': 1}")->score(rows(1)); }),
               AllOf(HasSubstr("row 100"), HasSubstr("without 'score'")));
 }
 
 TEST_F(ProcessReward, MissingColumnIsNamed) {
-  EXPECT_THAT(message([&] { python("def f(completions, hardness): return [1]")->score(rows(1)); }),
+  EXPECT_THAT(message_of([&] { python("def f(completions, hardness): return [1]")->score(rows(1)); }),
               AllOf(HasSubstr("needs 'hardness'"), HasSubstr("level")));
 }
 
 TEST_F(ProcessReward, MissingFileAndFunctionSayWhatIsThere) {
   write("other.py", "");
-  EXPECT_THAT(message([&] { make_python_reward((folder_ / "no.py").string(), "f", options_); }),
+  EXPECT_THAT(message_of([&] { make_python_reward((folder_ / "no.py").string(), "f", options_); }),
               AllOf(HasSubstr("no.py"), HasSubstr("other.py")));
   EXPECT_THROW(make_python_reward("no/such/folder/no.py", "f", options_), FileError);
-  EXPECT_THAT(message([&] { python("from json import dumps\ndef g(completions): pass\ndef h(): pass\nclass C: pass\n"); }),
+  EXPECT_THAT(message_of([&] { python("from json import dumps\ndef g(completions): pass\ndef h(): pass\nclass C: pass\n"); }),
               AllOf(HasSubstr("no function 'f'"), HasSubstr("it has: g, h"), Not(HasSubstr("dumps"))));
-  EXPECT_THAT(message([&] { python("def f(a, b): pass"); }), AllOf(HasSubstr("f(a, b)"), HasSubstr("completions")));
-  EXPECT_THAT(message([&] { python("import no_such_module_here"); }), AllOf(HasSubstr("r.py"), HasSubstr("ModuleNotFoundError")));
-  EXPECT_THAT(message([&] { python("def f(:"); }), HasSubstr("SyntaxError"));
-  EXPECT_THAT(message([&] { python("raise SystemExit(3)"); }), HasSubstr("SystemExit"));
+  EXPECT_THAT(message_of([&] { python("def f(a, b): pass"); }), AllOf(HasSubstr("f(a, b)"), HasSubstr("completions")));
+  EXPECT_THAT(message_of([&] { python("import no_such_module_here"); }), AllOf(HasSubstr("r.py"), HasSubstr("ModuleNotFoundError")));
+  EXPECT_THAT(message_of([&] { python("def f(:"); }), HasSubstr("SyntaxError"));
+  EXPECT_THAT(message_of([&] { python("raise SystemExit(3)"); }), HasSubstr("SystemExit"));
   options_.python = "no-such-python";
   EXPECT_THROW(python("def f(completions): pass"), SystemError);
 }
@@ -337,7 +330,7 @@ def f(solution_str, ground_truth):
 TEST_F(ProcessReward, OneOfThePoolFailing) {
   options_.processes = 2;
   const auto reward = python("def f(solution_str, ground_truth):\n    return 1 // (ground_truth - 5)\n");
-  EXPECT_THAT(message([&] { reward->score(rows(8)); }), HasSubstr("row 105"));
+  EXPECT_THAT(message_of([&] { reward->score(rows(8)); }), HasSubstr("row 105"));
   EXPECT_EQ(reward->score(rows(4)).size(), 4u);
 }
 
@@ -363,7 +356,7 @@ TEST_F(ProcessReward, AStopEndsTheWait) {
 
 TEST_F(ProcessReward, CommandThatBreaksTheProtocol) {
   const auto of = [&](const std::string& answer) {
-    return message([&] { shell("while read -r line; do echo '" + answer + "'; done")->score(rows(2)); });
+    return message_of([&] { shell("while read -r line; do echo '" + answer + "'; done")->score(rows(2)); });
   };
   EXPECT_THAT(of("hello"), AllOf(HasSubstr("'hello'"), HasSubstr("not a JSON object"), HasSubstr("rows 100 to 101")));
   EXPECT_THAT(of("[1, 2]"), HasSubstr("not a JSON object"));
@@ -374,7 +367,7 @@ TEST_F(ProcessReward, CommandThatBreaksTheProtocol) {
   EXPECT_THAT(of(R"({"id": 1, "scores": [1, "x"]})"), AllOf(HasSubstr("row 101"), HasSubstr("\"x\", not a number")));
   EXPECT_THAT(of(R"({"id": 1, "error": "told so", "row": 1})"), AllOf(HasSubstr("row 101"), HasSubstr("told so")));
   EXPECT_THAT(of(R"({"id": 1, "error": 5, "row": 7})"), AllOf(HasSubstr("rows 100 to 101"), HasSubstr("5")));
-  EXPECT_THAT(message([&] { shell("exit 4")->score(rows(1)); }), HasSubstr("exit code 4"));
+  EXPECT_THAT(message_of([&] { shell("exit 4")->score(rows(1)); }), HasSubstr("exit code 4"));
   EXPECT_THROW(make_command_reward("c", {}, options_), UsageError);
   EXPECT_THROW(make_command_reward("c", {"no-such-program-here"}, options_), SystemError);
 }

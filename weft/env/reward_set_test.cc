@@ -7,10 +7,12 @@
 #include <limits>
 
 #include "weft/base/error.h"
+#include "weft/env/test_support.h"
 
 namespace weft {
 namespace {
 
+using test::message_of;
 using testing::ElementsAre;
 using testing::HasSubstr;
 
@@ -40,7 +42,7 @@ RewardSet set_of(OnNan on_nan, Entries... entries) {
   return RewardSet(std::move(all), on_nan);
 }
 
-std::vector<RewardRequest> rows(int64_t n) {
+std::vector<RewardRequest> requests(int64_t n) {
   std::vector<RewardRequest> all(static_cast<size_t>(n));
   for (int64_t i = 0; i < n; ++i) {
     all[static_cast<size_t>(i)].file = "d.jsonl";
@@ -49,19 +51,10 @@ std::vector<RewardRequest> rows(int64_t n) {
   return all;
 }
 
-std::string message(const std::function<void()>& act) {
-  try {
-    act();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "no error";
-}
-
 TEST(RewardSet, SumsWeightsOverThoseThatApply) {
   auto set = set_of(OnNan::kStop, entry("a", 1, {{1, true, {}}, {1, true, {}}, kNone}),
                     entry("b", -0.5, {{2, true, {{"acc", 1}}}, kNone, kNone}));
-  const auto result = set.score(rows(3));
+  const auto result = set.score(requests(3));
   EXPECT_EQ(result[0].value, 0);
   EXPECT_TRUE(result[0].valid);
   EXPECT_EQ(result[0].parts[1].value, 2);
@@ -77,19 +70,19 @@ TEST(RewardSet, NotFiniteStopsNamingFunctionAndRow) {
   for (const double bad : {kNan, kInf, -kInf}) {
     auto set =
         set_of(OnNan::kStop, entry("a", 1, {{1, true, {}}, {1, true, {}}}), entry("b", 0, {{1, true, {}}, {bad, true, {}}}));
-    EXPECT_THAT(message([&] { set.score(rows(2)); }),
+    EXPECT_THAT(message_of([&] { set.score(requests(2)); }),
                 testing::AllOf(HasSubstr("d.jsonl: row 11, sample 0"), HasSubstr("'b'"), HasSubstr("reward.on_nan")));
   }
   auto extra = set_of(OnNan::kStop, entry("a", 1, {{1, true, {{"acc", kNan}}}}));
-  EXPECT_THAT(message([&] { extra.score(rows(1)); }), HasSubstr("acc = nan"));
+  EXPECT_THAT(message_of([&] { extra.score(requests(1)); }), HasSubstr("acc = nan"));
   auto sum = set_of(OnNan::kStop, entry("a", 1e300, {{1e300, true, {}}}));
-  EXPECT_THAT(message([&] { sum.score(rows(1)); }), HasSubstr("weighted sum"));
+  EXPECT_THAT(message_of([&] { sum.score(requests(1)); }), HasSubstr("weighted sum"));
 }
 
 TEST(RewardSet, NotFiniteIsDroppedWhenAskedFor) {
   auto set = set_of(OnNan::kDrop, entry("a", 1, {{kNan, true, {{"acc", kInf}, {"len", 3}}}, {2, true, {}}}),
                     entry("b", 1, {{1, true, {}}, {1, true, {}}}));
-  const auto result = set.score(rows(2));
+  const auto result = set.score(requests(2));
   EXPECT_FALSE(result[0].valid);
   EXPECT_EQ(result[0].value, 0);
   EXPECT_EQ(result[0].reason, "reward 'a' gave nan");
@@ -102,12 +95,12 @@ TEST(RewardSet, NotFiniteIsDroppedWhenAskedFor) {
 
 TEST(RewardSet, NanOfOneThatDoesNotApplyIsNothing) {
   auto set = set_of(OnNan::kStop, entry("a", 1, {{kNan, false, {}}}), entry("b", 1, {{1, true, {}}}));
-  EXPECT_EQ(set.score(rows(1))[0].value, 1);
+  EXPECT_EQ(set.score(requests(1))[0].value, 1);
 }
 
 TEST(RewardSet, WrongCountNamesTheFunction) {
   auto set = set_of(OnNan::kDrop, entry("short", 1, {{1, true, {}}}));
-  EXPECT_THAT(message([&] { set.score(rows(2)); }),
+  EXPECT_THAT(message_of([&] { set.score(requests(2)); }),
               testing::AllOf(HasSubstr("'short' gave 1 values for 2"), HasSubstr("row 10")));
 }
 

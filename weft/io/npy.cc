@@ -23,7 +23,7 @@ const TypeName& type_of(NpyType type) {
 }
 
 constexpr std::string_view kMagic("\x93NUMPY", 6);
-constexpr size_t kMaxHeaderBytes = 4096;
+constexpr size_t kMaxNpyHeaderBytes = 4096;
 
 // Bytes that shape and type need; nullopt: overflow or a negative dim.
 std::optional<int64_t> byte_count(NpyType type, const std::vector<int64_t>& shape) {
@@ -179,7 +179,7 @@ NpyArray read_npy(std::span<const std::byte> bytes) {
   } else if (major != 1) {
     throw ValueError(fmt::format("npy: format version {} is unknown", major));
   }
-  if (length > kMaxHeaderBytes || length > text.size() - start)
+  if (length > kMaxNpyHeaderBytes || length > text.size() - start)
     throw ValueError(fmt::format("npy: header of {} bytes does not fit", length));
   NpyArray array = HeaderParser(text.substr(start, length)).parse();
   const auto data = bytes.subspan(start + length);

@@ -4,10 +4,12 @@
 #include <gtest/gtest.h>
 
 #include "weft/base/error.h"
+#include "weft/mesh/test_support.h"
 
 namespace weft {
 namespace {
 
+using test::expect_value_error;
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::ThrowsMessage;
@@ -71,11 +73,6 @@ TEST(DeviceMesh, OneRankIsOrdinary) {
   EXPECT_EQ(none.to_string(), "()");
   EXPECT_THAT(DeviceMesh({"tp"}, {1}).group(0, "tp"), ElementsAre(0));
   EXPECT_NE(none, DeviceMesh({"tp"}, {1}));
-}
-
-template <typename F>
-void expect_value_error(const F& f, const std::string& part) {
-  EXPECT_THAT(f, ThrowsMessage<ValueError>(HasSubstr(part)));
 }
 
 TEST(DeviceMesh, ErrorsSayWhatThereIs) {

@@ -8,6 +8,7 @@
 namespace weft {
 namespace {
 
+using test::expect_value_error;
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
@@ -121,11 +122,6 @@ TEST(Layout, MadeOfBoxes) {
   EXPECT_THAT(sets[1].ranks, ElementsAre(3, 7));
   EXPECT_EQ(files.to_string(), "[6, 4]: rank 0 [0:2, 0:4] [4:6, 0:4], rank 3 [2:4, 0:4], rank 5, rank 7 [2:4, 0:4]");
   EXPECT_EQ(Layout::from_boxes({}, {{2, {{}}}}).numel(2), 1);
-}
-
-template <typename F>
-void expect_value_error(const F& f, const std::string& part) {
-  EXPECT_THAT(f, ThrowsMessage<ValueError>(HasSubstr(part)));
 }
 
 TEST(Layout, ErrorsSayWhatDoesNotFit) {

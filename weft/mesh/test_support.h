@@ -2,6 +2,8 @@
 // The tests' own idea of a layout: lists of elements, rank by rank. Slow, and written without the code under test: mesh
 // coordinates by search and division, chunks by handing out elements one by one.
 
+#include <gmock/gmock.h>
+
 #include <cstdint>
 #include <numeric>
 #include <set>
@@ -14,6 +16,11 @@
 #include "weft/mesh/plan.h"
 
 namespace weft::test {
+
+template <typename F>
+void expect_value_error(const F& f, const std::string& part) {
+  EXPECT_THAT(f, testing::ThrowsMessage<ValueError>(testing::HasSubstr(part)));
+}
 
 inline int64_t coordinate_of(const DeviceMesh& mesh, int64_t rank, const std::string& axis) {
   int64_t at = 0;

@@ -10,8 +10,6 @@
 namespace weft {
 namespace {
 
-constexpr double kLogRatioLimit = 20.0;
-
 double clamp_log(double value) { return std::clamp(value, -kLogRatioLimit, kLogRatioLimit); }
 
 struct Row {

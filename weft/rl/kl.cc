@@ -11,7 +11,6 @@
 namespace weft {
 namespace {
 
-constexpr double kLogRatioLimit = 20.0;
 constexpr double kK3Limit = 10.0;
 
 constexpr std::array<std::pair<const char*, KlEstimator>, 7> kNames = {{

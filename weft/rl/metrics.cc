@@ -8,7 +8,6 @@
 namespace weft {
 namespace {
 
-constexpr double kLogRatioLimit = 20.0;
 constexpr double kLn2 = 0x1.62e42fefa39efp-1;
 
 double share(double sum, double count) { return count > 0 ? sum / count : 0.0; }

@@ -9,8 +9,6 @@
 namespace weft {
 namespace {
 
-// verl clamps log-ratios here; the gradient is 0 beyond.
-constexpr double kLogRatioLimit = 20.0;
 // verl's upper clamp of gspo's log-ratio.
 constexpr double kSequenceLogRatioLimit = 10.0;
 

@@ -11,6 +11,9 @@
 
 namespace weft {
 
+// verl clamps log-ratios here; the gradient is 0 beyond.
+inline constexpr double kLogRatioLimit = 20.0;
+
 struct PackedRows {
   std::span<const int64_t>
       offsets;                    // count() + 1 entries, from 0, not decreasing; row i holds tokens [offsets[i], offsets[i + 1])

@@ -11,6 +11,7 @@
 #include <thread>
 
 #include "weft/base/error.h"
+#include "weft/text/test_support.h"
 #include "weft/text/tokenizer.h"
 
 namespace weft {
@@ -20,7 +21,7 @@ namespace fs = std::filesystem;
 using nlohmann::json;
 using testing::HasSubstr;
 
-std::string data_dir(const std::string& name) { return std::string(WEFT_SOURCE_DIR) + "/tests/data/tokenizers/" + name; }
+using test::data_dir;
 
 std::string read(const std::string& path) {
   std::ostringstream text;

@@ -8,13 +8,14 @@
 #include <thread>
 
 #include "weft/base/error.h"
+#include "weft/text/test_support.h"
 
 namespace weft {
 namespace {
 
 using nlohmann::json;
 
-std::string data_dir(const std::string& name) { return std::string(WEFT_SOURCE_DIR) + "/tests/data/tokenizers/" + name; }
+using test::data_dir;
 
 json read_json(const std::string& path) {
   std::ifstream in(path);

@@ -9,12 +9,12 @@
 namespace weft {
 namespace {
 
-using Json = nlohmann::json;
+using nlohmann::json;
 
-std::vector<int32_t> ids_of(const Json& value, const std::string& where, int64_t vocab) {
+std::vector<int32_t> ids_of(const json& value, const std::string& where, int64_t vocab) {
   std::vector<int32_t> ids;
   if (!value.is_array()) throw ValueError(where + ": prompt_ids must be a list of token ids");
-  for (const Json& v : value) {
+  for (const json& v : value) {
     if (!v.is_number_integer() || v.get<int64_t>() < 0 || v.get<int64_t>() >= vocab)
       throw ValueError(fmt::format("{}: prompt_ids: {} is not a token id below {}", where, v.dump(), vocab));
     ids.push_back(v.get<int32_t>());
@@ -37,7 +37,7 @@ PromptSource::PromptSource(const std::vector<std::string>& files, const Recipe& 
   const int64_t size = max_samples >= 0 ? std::min(max_samples, dataset_->size()) : dataset_->size();
   for (int64_t row = 0; row < size; ++row) {
     if (!template_) {
-      const Json j = dataset_->json(row);
+      const json j = dataset_->json(row);
       if (!j.contains("prompt_ids") && j.contains(recipe.data.prompt_key) && j.at(recipe.data.prompt_key).is_array())
         template_ = default_chat_template(tokenizer, recipe.model.path);
     }
@@ -57,7 +57,7 @@ PromptSource::PromptSource(const std::vector<std::string>& files, const Recipe& 
 }
 
 Prompt PromptSource::prompt(int64_t row) const {
-  const Json j = dataset_->json(row);
+  const json j = dataset_->json(row);
   const std::string where = dataset_->location(row), &key = recipe_.data.prompt_key;
   Prompt p;
   p.row = row;
@@ -66,7 +66,7 @@ Prompt PromptSource::prompt(int64_t row) const {
     p.text = tokenizer_.decode(p.ids, false);
   } else {
     if (!j.contains(key)) throw ValueError(fmt::format("{}: has neither '{}' nor 'prompt_ids' (data.prompt_key)", where, key));
-    const Json& value = j.at(key);
+    const json& value = j.at(key);
     if (value.is_string()) {
       p.text = value.get<std::string>();
       p.ids = tokenizer_.encode(p.text, true);

@@ -9,20 +9,19 @@
 namespace weft {
 namespace {
 
-using Json = nlohmann::ordered_json;
 using Spans = std::vector<std::pair<int64_t, int64_t>>;
 
 // Bytes that assistant turns add, for templates without {% generation %}: render up to each turn with the generation prompt, and through
 // it. Refused where a rendering is no prefix of the next (a template that rewrites earlier turns).
 Spans assistant_spans(const ChatTemplate& chat, ChatTemplate::Inputs in, const std::string& whole) {
   Spans spans;
-  const Json messages = in.messages;
+  const nlohmann::ordered_json messages = in.messages;
   for (size_t i = 0; i < messages.size(); ++i) {
     if (!messages[i].is_object() || !messages[i].contains("role") || messages[i].at("role") != "assistant") continue;
-    in.messages = Json(messages.begin(), messages.begin() + static_cast<std::ptrdiff_t>(i));
+    in.messages = nlohmann::ordered_json(messages.begin(), messages.begin() + static_cast<std::ptrdiff_t>(i));
     in.add_generation_prompt = true;
     const std::string before = in.messages.empty() ? "" : chat.render(in).text;
-    in.messages = Json(messages.begin(), messages.begin() + static_cast<std::ptrdiff_t>(i) + 1);
+    in.messages = nlohmann::ordered_json(messages.begin(), messages.begin() + static_cast<std::ptrdiff_t>(i) + 1);
     in.add_generation_prompt = false;
     const std::string through = chat.render(in).text;
     if (!through.starts_with(before) || !whole.starts_with(through))
@@ -47,7 +46,7 @@ SftSource::SftSource(const std::vector<std::string>& files, const Recipe& recipe
 
 Trajectory SftSource::build(int64_t row) const {
   const std::string where = dataset_->location(row);
-  const Json j = parse_template_json(dataset_->text(row));
+  const nlohmann::ordered_json j = parse_template_json(dataset_->text(row));
   std::vector<int32_t> ids;
   std::vector<uint8_t> trained;
   if (j.contains("messages")) {

@@ -20,7 +20,7 @@ namespace weft {
 namespace {
 
 namespace fs = std::filesystem;
-using Json = nlohmann::json;
+using nlohmann::json;
 
 constexpr int kFormat = 1;
 
@@ -139,7 +139,7 @@ void save_checkpoint(const std::string& checkpoints_dir, const LoadedModel& mode
   save_safetensors((state / "optimizer.safetensors").string(), moments);
   reader.finish();
 
-  Json j = {{"format", kFormat},
+  json j = {{"format", kFormat},
             {"command", progress.command},
             {"step", progress.step},
             {"updates", progress.updates},
@@ -188,7 +188,7 @@ TrainProgress load_checkpoint(const std::string& checkpoint_dir, const std::stri
   const std::string path = (state / "progress.json").string();
   TrainProgress p;
   try {
-    const Json j = Json::parse(read_text_file(path));
+    const json j = json::parse(read_text_file(path));
     if (j.at("format").get<int>() != kFormat) throw FileError(path, "format", fmt::format("{} is not {}", j.at("format").dump(), kFormat));
     p.command = j.value("command", "");
     p.step = j.at("step").get<int64_t>();
@@ -207,7 +207,7 @@ TrainProgress load_checkpoint(const std::string& checkpoint_dir, const std::stri
       u.ref_log_probs = get_rows(rows, "ref_log_probs", u.trajectories);
       p.under_way = std::move(u);
     }
-  } catch (const Json::exception& e) {
+  } catch (const json::exception& e) {
     throw FileError(path, "", e.what());
   }
   if (p.command != command)
