@@ -1,7 +1,7 @@
 // Training and rollout rates of a whole model: a random 115 M-parameter Qwen3-MoE (8 layers, hidden 512, 32 experts, top 4, vocabulary
 // 8192), the shape that bench/peers.py gives to PyTorch and llama.cpp. Prints JSON, one figure a line.
 //
-// model_bench [--threads N] [--dtype float32|bfloat16] [--only train|decode] [--steps N]
+// model_bench [--threads N] [--dtype float32|bfloat16] [--only train|decode] [--steps N] [--length TOKENS]
 
 #include <ATen/Parallel.h>
 
@@ -42,15 +42,15 @@ std::vector<int32_t> tokens(uint64_t seed, int64_t n) {
   return ids;
 }
 
-void train(CausalLM& model, const char* dtype, int steps) {
-  constexpr int64_t kBatch = 4, kLength = 512;
+void train(CausalLM& model, const char* dtype, int steps, int64_t length) {
+  constexpr int64_t kBatch = 4;
   OptimRecipe optim;
   optim.lr = 1e-4;
   Optimizer optimizer(model.parameters(), optim, 1000);
   std::vector<Trajectory> rows(kBatch);
   std::vector<const Trajectory*> refs;
   for (int64_t b = 0; b < kBatch; ++b) {
-    const auto ids = tokens(static_cast<uint64_t>(b), kLength);
+    const auto ids = tokens(static_cast<uint64_t>(b), length);
     rows[static_cast<size_t>(b)].prompt_ids = {ids[0]};
     rows[static_cast<size_t>(b)].response_ids.assign(ids.begin() + 1, ids.end());
     refs.push_back(&rows[static_cast<size_t>(b)]);
@@ -72,7 +72,7 @@ void train(CausalLM& model, const char* dtype, int steps) {
   }
   std::sort(seconds.begin(), seconds.end());
   std::printf("{\"what\": \"train\", \"dtype\": \"%s\", \"threads\": %d, \"tokens_per_s\": %.1f, \"step_s\": %.3f}\n", dtype, num_threads(),
-              static_cast<double>(kBatch * kLength) / seconds[seconds.size() / 2], seconds[seconds.size() / 2]);
+              static_cast<double>(kBatch * length) / seconds[seconds.size() / 2], seconds[seconds.size() / 2]);
 }
 
 void decode(CausalLM& model, const char* dtype) {
@@ -105,12 +105,13 @@ void decode(CausalLM& model, const char* dtype) {
 }  // namespace weft
 
 int main(int argc, char** argv) {
-  int threads = 0, steps = 3;
+  int threads = 0, steps = 3, length = 512;
   std::string dtype = "float32", only;
   for (int i = 1; i + 1 < argc; i += 2) {
     const std::string name = argv[i], value = argv[i + 1];
     if (name == "--threads") threads = std::stoi(value);
     else if (name == "--steps") steps = std::stoi(value);
+    else if (name == "--length") length = std::stoi(value);
     else if (name == "--dtype") dtype = value;
     else if (name == "--only") only = value;
     else return std::fprintf(stderr, "unknown option %s\n", argv[i]), 2;
@@ -122,5 +123,5 @@ int main(int argc, char** argv) {
   model.materialize(at::kCPU);
   weft::init_weights(model, 1);
   if (only != "train") weft::decode(model, dtype.c_str());
-  if (only != "decode") weft::train(model, dtype.c_str(), steps);
+  if (only != "decode") weft::train(model, dtype.c_str(), steps, length);
 }

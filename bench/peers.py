@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
 """weft against what a user would otherwise run, on one machine in one run, alternating, median of three; prints JSON.
 
-peers.py [--model-bench build/bench/model_bench] [--rounds 3] [--dtypes float32,bfloat16] [--skip-llama] [--skip-train]
+peers.py [--model-bench build/bench/model_bench] [--rounds 3] [--dtypes float32,bfloat16] [--length 512] [--skip-llama] [--skip-train]
 
 Needs, in the Python that runs it: torch, transformers; for decode also llama-cpp-python and gguf (built for this machine). Everything
 trains or decodes the same random Qwen3-MoE (8 layers, hidden 512, 32 experts, top 4, vocabulary 8192) with two threads: training of
 4 x 512 tokens with PyTorch (grouped matrix products for the experts, AdamW), greedy decode of 128 tokens after 64 with llama.cpp.
+--length trains shorter sequences on both sides: where the CPU has no bf16 instructions PyTorch needs minutes for a bf16 step of 512.
 """
 import argparse
 import json
@@ -35,8 +36,8 @@ def child(role, *args):
     return [json.loads(line) for line in out.splitlines() if line.startswith("{")]
 
 
-def weft(bench, dtype, only):
-    out = subprocess.run([bench, "--threads", str(THREADS), "--dtype", dtype, "--only", only], check=True, capture_output=True, text=True).stdout
+def weft(bench, dtype, only, *args):
+    out = subprocess.run([bench, "--threads", str(THREADS), "--dtype", dtype, "--only", only, *args], check=True, capture_output=True, text=True).stdout
     return [json.loads(line) for line in out.splitlines() if line.startswith("{")]
 
 
@@ -51,11 +52,11 @@ def torch_model(dtype):
     return AutoModelForCausalLM.from_config(config).to(getattr(torch, dtype))
 
 
-def train(dtype, steps=3):
+def train(dtype, length, steps=3):
     import torch
     model = torch_model(dtype)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, foreach=True)
-    ids = torch.randint(3, SHAPE["vocab_size"], (4, 512), generator=torch.Generator().manual_seed(0))
+    ids = torch.randint(3, SHAPE["vocab_size"], (4, int(length)), generator=torch.Generator().manual_seed(0))
     seconds = []
     for _ in range(steps):
         start = time.time()
@@ -174,6 +175,7 @@ def main():
     ap.add_argument("--model-bench", default="build/bench/model_bench")
     ap.add_argument("--rounds", type=int, default=3)
     ap.add_argument("--dtypes", default="float32,bfloat16")
+    ap.add_argument("--length", default="512", help="tokens of each of the 4 sequences trained")
     ap.add_argument("--skip-llama", action="store_true")
     ap.add_argument("--skip-train", action="store_true")
     args = ap.parse_args()
@@ -190,8 +192,8 @@ def main():
                 child("export", dtype, path)
             for _ in range(args.rounds):
                 if not args.skip_train:
-                    note(theirs, child("train", dtype))
-                    note(ours, weft(args.model_bench, dtype, "train"))
+                    note(theirs, child("train", dtype, args.length))
+                    note(ours, weft(args.model_bench, dtype, "train", "--length", args.length))
                 if not args.skip_llama:
                     note(theirs, child("decode", dtype, path))
                     note(ours, weft(args.model_bench, dtype, "decode"))
