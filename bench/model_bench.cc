@@ -1,7 +1,8 @@
 // Training and rollout rates of a whole model: a random 115 M-parameter Qwen3-MoE (8 layers, hidden 512, 32 experts, top 4, vocabulary
 // 8192), the shape that bench/peers.py gives to PyTorch and llama.cpp. Prints JSON, one figure a line.
 //
-// model_bench [--threads N] [--dtype float32|bfloat16] [--only train|decode] [--steps N] [--length TOKENS]
+// model_bench [--threads N] [--dtype float32|bfloat16] [--only train|decode] [--steps N] [--length TOKENS] [--mesh fsdp=2]
+// --mesh trains on thread ranks (or those of mpirun), which share the threads and the rows.
 
 #include <ATen/Parallel.h>
 
@@ -13,9 +14,12 @@
 
 #include "weft/base/random.h"
 #include "weft/base/threads.h"
+#include "weft/comm/launch.h"
 #include "weft/kernels/target.h"
 #include "weft/rollout/engine.h"
+#include "weft/parallel/fully_shard.h"
 #include "weft/train/actor.h"
+#include "weft/train/data_parallel.h"
 #include "weft/train/optimizer.h"
 
 namespace weft {
@@ -42,11 +46,12 @@ std::vector<int32_t> tokens(uint64_t seed, int64_t n) {
   return ids;
 }
 
-void train(CausalLM& model, const char* dtype, int steps, int64_t length) {
+void train(CausalLM& model, const char* dtype, int steps, int64_t length, std::shared_ptr<const RankMesh> mesh) {
   constexpr int64_t kBatch = 4;
+  const DataParallel ranks(mesh);
   OptimRecipe optim;
   optim.lr = 1e-4;
-  Optimizer optimizer(model.parameters(), optim, 1000);
+  Optimizer optimizer(model.parameters(), optim, 1000, [&](std::vector<double>& v) { ranks.sum_over_shards(v); });
   std::vector<Trajectory> rows(kBatch);
   std::vector<const Trajectory*> refs;
   for (int64_t b = 0; b < kBatch; ++b) {
@@ -55,23 +60,26 @@ void train(CausalLM& model, const char* dtype, int steps, int64_t length) {
     rows[static_cast<size_t>(b)].response_ids.assign(ids.begin() + 1, ids.end());
     refs.push_back(&rows[static_cast<size_t>(b)]);
   }
+  const MicroBatch mine = ranks.share(refs, kBatch * length).micro_batches.at(0);
   std::vector<double> seconds, forward;
   for (int s = 0; s < steps + 1; ++s) {
+    ranks.any(false);  // together
     const double start = now();
     double middle = 0;
-    actor_backward(model, refs, {}, [&](const ActorOutput& o) {
+    actor_backward(model, mine, {}, [&](const ActorOutput& o) {
       middle = now();
-      return TokenGradients{std::vector<double>(o.log_probs.size(), -1.0 / static_cast<double>(o.log_probs.size())), {}};
+      return TokenGradients{std::vector<double>(o.log_probs.size(), -1.0 / static_cast<double>(kBatch * (length - 1))), {}};
     });
     const double backward = now();
     optimizer.update(optimizer.grad_norm());
     if (s == 0) continue;
     seconds.push_back(now() - start);
     forward.push_back(middle - start);
-    std::fprintf(stderr, "step %d: forward %.2f s, backward %.2f s, update %.2f s\n", s, middle - start, backward - middle, now() - backward);
+    if (ranks.main()) std::fprintf(stderr, "step %d: forward %.2f s, backward %.2f s, update %.2f s\n", s, middle - start, backward - middle, now() - backward);
   }
+  if (!ranks.main()) return;
   std::sort(seconds.begin(), seconds.end());
-  std::printf("{\"what\": \"train\", \"dtype\": \"%s\", \"threads\": %d, \"tokens_per_s\": %.1f, \"step_s\": %.3f}\n", dtype, num_threads(),
+  std::printf("{\"what\": \"train\", \"dtype\": \"%s\", \"ranks\": %d, \"threads_per_rank\": %d, \"tokens_per_s\": %.1f, \"step_s\": %.3f}\n", dtype, ranks.size(), num_threads(),
               static_cast<double>(kBatch * length) / seconds[seconds.size() / 2], seconds[seconds.size() / 2]);
 }
 
@@ -106,22 +114,38 @@ void decode(CausalLM& model, const char* dtype) {
 
 int main(int argc, char** argv) {
   int threads = 0, steps = 3, length = 512;
-  std::string dtype = "float32", only;
+  std::string dtype = "float32", only, mesh;
   for (int i = 1; i + 1 < argc; i += 2) {
     const std::string name = argv[i], value = argv[i + 1];
     if (name == "--threads") threads = std::stoi(value);
     else if (name == "--steps") steps = std::stoi(value);
     else if (name == "--length") length = std::stoi(value);
     else if (name == "--dtype") dtype = value;
+    else if (name == "--mesh") mesh = value;
     else if (name == "--only") only = value;
     else return std::fprintf(stderr, "unknown option %s\n", argv[i]), 2;
   }
   weft::set_denormals_flushed();
   weft::set_num_threads(threads);
   at::set_num_threads(1);
-  weft::CausalLM model(weft::config(), dtype == "float32" ? at::kFloat : at::kBFloat16);
-  model.materialize(at::kCPU);
-  weft::init_weights(model, 1);
-  if (only != "train") weft::decode(model, dtype.c_str());
-  if (only != "decode") weft::train(model, dtype.c_str(), steps, length);
+  const auto run = [&](std::shared_ptr<const weft::RankMesh> ranks) {
+    weft::CausalLM model(weft::config(), dtype == "float32" ? at::kFloat : at::kBFloat16);
+    if (ranks) {
+      for (weft::nn::Module* layer : model.children()) weft::fully_shard(*layer, ranks);
+      weft::fully_shard(model, ranks);
+    }
+    model.materialize(at::kCPU);
+    weft::init_weights(model, 1);
+    if (only != "train") weft::decode(model, dtype.c_str());
+    if (only != "decode") weft::train(model, dtype.c_str(), steps, length, ranks);
+  };
+  if (mesh.empty()) {
+    run(nullptr);
+    return 0;
+  }
+  const weft::ParallelDims dims = weft::parse_parallel_dims(mesh, 0);
+  only = "train";
+  weft::CommOptions options;
+  options.threads_per_rank = threads > 0 ? std::max<int>(1, threads / static_cast<int>(dims.world())) : 0;
+  weft::run_ranks(static_cast<int>(dims.world()), options, [&](weft::Communicator& world) { run(weft::make_rank_mesh(dims, world)); });
 }
