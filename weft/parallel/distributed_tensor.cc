@@ -6,25 +6,10 @@
 
 #include "weft/base/error.h"
 #include "weft/mesh/redistribute.h"
+#include "weft/parallel/shard_cut.h"
 
 namespace weft {
 namespace {
-
-DType wire_dtype(const at::Tensor& t) {
-  switch (t.scalar_type()) {
-    case at::kDouble: return DType::kF64;
-    case at::kFloat: return DType::kF32;
-    case at::kHalf: return DType::kF16;
-    case at::kBFloat16: return DType::kBF16;
-    case at::kLong: return DType::kI64;
-    case at::kInt: return DType::kI32;
-    case at::kShort: return DType::kI16;
-    case at::kChar: return DType::kI8;
-    case at::kByte: return DType::kU8;
-    case at::kBool: return DType::kBool;
-    default: throw ValueError(fmt::format("tensors of {} do not travel between ranks", c10::toString(t.scalar_type())));
-  }
-}
 
 at::Tensor part(at::Tensor t, const std::vector<int64_t>& offset, const std::vector<int64_t>& size) {
   for (size_t d = 0; d < size.size(); ++d) t = t.narrow(static_cast<int64_t>(d), offset[d], size[d]);
@@ -85,7 +70,8 @@ DistributedTensor DistributedTensor::from_local(at::Tensor local, Layout layout,
   const std::vector<int64_t> shape = layout.local_shape(mesh->rank());
   if (local.sizes() != at::IntArrayRef(shape))
     throw ValueError(fmt::format("the local tensor of rank {} is [{}], the layout {} gives it [{}]", mesh->rank(),
-                                 fmt::join(local.sizes().begin(), local.sizes().end(), ", "), layout.to_string(), fmt::join(shape, ", ")));
+                                 fmt::join(local.sizes().begin(), local.sizes().end(), ", "), layout.to_string(),
+                                 fmt::join(shape, ", ")));
   if (!local.is_cpu() || !local.is_contiguous()) throw ValueError("a distributed tensor's part is contiguous and on the CPU");
   return DistributedTensor(std::move(local), std::move(layout), std::move(mesh));
 }

@@ -1,6 +1,7 @@
 #pragma once
 // One rank's place on a run's mesh, with its communicators.
 
+#include <map>
 #include <memory>
 
 #include "weft/comm/communicator.h"
@@ -11,10 +12,14 @@ namespace weft {
 
 struct RankMesh {
   ParallelDims dims;
-  DeviceMesh dense;        // (replicate, fsdp, tp): where dense parameters live
+  DeviceMesh dense;  // (replicate, fsdp, tp): where dense parameters live
   Communicator world;
   Communicator replicate;  // ranks that hold the same shards
   Communicator fsdp;       // ranks whose shards make one copy
+
+  // The fsdp axis in runs of k neighbours (k divides it): this rank's run. Collective over fsdp the first time.
+  const Communicator& neighbours(int64_t k) const;
+  mutable std::map<int64_t, Communicator> runs = {};
 
   int64_t rank() const { return world.rank(); }
 };

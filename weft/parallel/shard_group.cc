@@ -1,6 +1,5 @@
 #include "weft/parallel/shard_group.h"
 
-#include <ATen/core/Tensor.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
@@ -9,147 +8,185 @@
 
 #include "weft/base/error.h"
 #include "weft/mesh/choose_dim.h"
-#include "weft/nn/autograd.h"
-#include "weft/nn/view.h"
 
 namespace weft {
 namespace {
 
-constexpr const char* kUnshard = "unshard";
 constexpr const char* kReduce = "grad";
 
-// Shards one behind the other in `flat` <-> their places along `dim` of `full`.
-void scatter_parts(const at::Tensor& full, int64_t dim, const std::vector<std::vector<int64_t>>& shapes, const at::Tensor& flat, bool to_full) {
-  int64_t offset = 0, begin = 0;
-  for (const std::vector<int64_t>& shape : shapes) {
-    int64_t count = 1;
-    for (int64_t s : shape) count *= s;
-    const int64_t length = shape[static_cast<size_t>(dim)];
-    if (count > 0) {
-      at::Tensor there = full.narrow(dim, begin, length), here = flat.narrow(0, offset, count).view(shape);
-      if (to_full) there.copy_(here);
-      else here.copy_(there);
-    }
-    offset += count, begin += length;
-  }
+at::ScalarType reduced_as(const at::Tensor& master, DType reduce_dtype) {
+  if (master.scalar_type() == at::kDouble) return at::kDouble;
+  return reduce_dtype == DType::kBF16 ? at::kBFloat16 : at::kFloat;
 }
 
 }  // namespace
 
-ShardGroup::ShardGroup(nn::Module& module, std::vector<nn::Parameter*> parameters, std::shared_ptr<const RankMesh> mesh, FullyShardOptions options)
-    : name_(module.name().empty() ? "root" : module.name()),
-      parameters_(std::move(parameters)),
-      mesh_(std::move(mesh)),
-      options_(std::move(options)),
-      reshard_after_forward_(options_.reshard_after_forward.value_or(true)),
-      context_(std::make_shared<ShardContext>()) {
+ShardGroup::ShardGroup(std::string name, std::shared_ptr<const RankMesh> mesh, ShardOptions options)
+    : name_(std::move(name)), mesh_(std::move(mesh)), options_(std::move(options)), context_(std::make_shared<ShardContext>()) {
+  if (options_.reduce_dtype != DType::kF32 && options_.reduce_dtype != DType::kBF16)
+    throw ValueError(
+        fmt::format("reduce_dtype of \"{}\" is {}: it may be float32 or bfloat16", name_, dtype_name(options_.reduce_dtype)));
   context_->groups.push_back(this);
-  const int64_t rank = mesh_->rank();
-  const std::vector<int64_t> peers = mesh_->dense.group(rank, "fsdp");
-  for (nn::Parameter* p : parameters_) {
-    const DimChoice choice = choose_dim(p->shape(), {}, static_cast<int64_t>(peers.size()));
-    Shard s{p, Layout::replicated(p->shape(), mesh_->dense).with_cut({"fsdp", *choice.dim}), *choice.dim, {}, {}, false, {}, {}, {}, {}, {}};
-    for (int64_t peer : peers) {
-      s.counts.push_back(s.layout.numel(peer));
-      s.shapes.push_back(s.layout.local_shape(peer));
-    }
-    s.contiguous = std::all_of(p->shape().begin(), p->shape().begin() + s.dim, [](int64_t size) { return size == 1; });
-    p->shard(s.layout.local_shape(rank), this);
-    shards_.push_back(std::move(s));
+  set_mode(options_.reshard_after_forward.value_or(false));
+}
+
+void ShardGroup::set_mode(std::variant<bool, int64_t> mode) {
+  const int64_t shards = mesh_->fsdp.size();
+  if (const bool* on = std::get_if<bool>(&mode)) {
+    keep_among_ = *on ? 0 : 1;
+    return;
+  }
+  const int64_t k = std::get<int64_t>(mode);
+  if (k < 1 || shards % k != 0)
+    throw ValueError(
+        fmt::format("reshard_after_forward = {} of \"{}\": an integer must divide the number of shards, {}", k, name_, shards));
+  keep_among_ = k == shards && shards > 1 ? 0 : k;
+  if (keep_among_ > 1) (void)mesh_->neighbours(keep_among_);  // collective: here, where all ranks come by
+}
+
+void ShardGroup::set_reshard_after_forward(bool on) { set_mode(on); }
+
+void ShardGroup::add(std::unique_ptr<ShardedTensor> tensor) {
+  const std::vector<int64_t> shape = tensor->shape();
+  const int64_t shards = mesh_->fsdp.size();
+  const int64_t dim = *choose_dim(shape, {}, shards).dim;
+  shards_.push_back({std::move(tensor),
+                     Layout::replicated(shape, mesh_->dense).with_cut({"fsdp", dim}),
+                     ShardCut(shape, dim, shards),
+                     {},
+                     {},
+                     {},
+                     {},
+                     {}});
+  if (keep_among_ > 1) kept_cuts_.emplace_back(shape, *choose_dim(shape, {}, keep_among_).dim, keep_among_);
+}
+
+void ShardGroup::adopt(const std::vector<ShardGroup*>& below) {
+  for (ShardGroup* g : below) {
+    g->context_ = context_;
+    context_->groups.push_back(g);
+    if (!g->options_.reshard_after_forward) g->keep_among_ = 0;
   }
 }
 
-const Layout& ShardGroup::layout(const nn::Parameter& p) const {
+std::vector<std::string> ShardGroup::parameter_names() const {
+  std::vector<std::string> out;
+  for (const Shard& s : shards_) out.push_back(s.tensor->name());
+  return out;
+}
+
+const Layout& ShardGroup::layout(const std::string& parameter) const {
   for (const Shard& s : shards_)
-    if (s.parameter == &p) return s.layout;
-  throw ValueError(fmt::format("{} is not in the group of {}", p.name(), name_));
+    if (s.tensor->name() == parameter) return s.layout;
+  throw ValueError(fmt::format("{} is not in the group of {}", parameter, name_));
+}
+
+std::vector<std::pair<std::string, DistributedTensor>> ShardGroup::sharded_parameters() const {
+  std::vector<std::pair<std::string, DistributedTensor>> out;
+  for (const Shard& s : shards_)
+    out.emplace_back(s.tensor->name(), DistributedTensor::from_local(s.tensor->master(), s.layout, mesh_));
+  return out;
+}
+
+bool ShardGroup::trainable() const {
+  return std::any_of(shards_.begin(), shards_.end(), [](const Shard& s) { return s.tensor->trainable(); });
 }
 
 bool ShardGroup::unsharded() const {
-  return std::all_of(parameters_.begin(), parameters_.end(), [](const nn::Parameter* p) { return p->gathered(); });
+  return std::all_of(shards_.begin(), shards_.end(), [](const Shard& s) { return s.tensor->gathered(); });
 }
 
-void ShardGroup::start_unshard() {
+const ShardCut& ShardGroup::cut_of(Shard& s) { return kept_ ? kept_cuts_[static_cast<size_t>(&s - shards_.data())] : s.cut; }
+
+void ShardGroup::start_unshard(bool forward) {
   at::NoGradGuard guard;
-  if (!gathers_.empty()) return;
-  for (Shard& s : shards_) {
-    if (s.parameter->gathered()) continue;
-    const at::Tensor& local = s.parameter->local_compute();
-    if (!local.defined()) throw ValueError(fmt::format("{} has no memory: materialize the model before its first forward", s.parameter->name()));
-    WEFT_CHECK(local.is_cpu(), "{}: several ranks need CPU memory", s.parameter->name());
-    s.full = at::empty(s.parameter->shape(), local.options());
-    if (!s.contiguous) s.staging = at::empty({s.parameter->numel()}, local.options());
-    void* into = s.contiguous ? s.full.data_ptr() : s.staging.data_ptr();
-    gathers_.push_back(mesh_->fsdp.all_gather(local.data_ptr(), into, s.counts, nn::dtype_of(local), kUnshard));
+  if (gathering_) return;
+  // A forward may follow an update: what was kept before it is old.
+  if (forward && kept_) {
+    for (Shard& s : shards_) s.kept = at::Tensor();
+    kept_ = false;
   }
+  const Communicator& ranks = kept_ ? mesh_->neighbours(keep_among_) : mesh_->fsdp;
+  for (Shard& s : shards_) {
+    if (s.tensor->gathered()) continue;
+    const at::Tensor local = kept_ ? s.kept : s.tensor->local();
+    WEFT_CHECK(local.is_cpu(), "{}: several ranks need CPU memory", s.tensor->name());
+    s.gather.emplace(local, s.tensor->buffer(), cut_of(s), ranks);
+  }
+  gathering_ = true;
 }
 
 void ShardGroup::finish_unshard() {
   at::NoGradGuard guard;
-  for (Work& w : gathers_) w.wait();
-  gathers_.clear();
+  if (!std::exchange(gathering_, false)) return;
   for (Shard& s : shards_) {
-    if (!s.full.defined()) continue;
-    if (!s.contiguous) scatter_parts(s.full, s.dim, s.shapes, s.staging, true);
-    s.staging = at::Tensor();
-    s.parameter->set_gathered(std::exchange(s.full, at::Tensor()));
+    if (!s.gather) continue;
+    s.tensor->set_gathered(s.gather->finish(cut_of(s)));
+    s.gather.reset();
   }
 }
 
-void ShardGroup::unshard() {
-  start_unshard();
-  finish_unshard();
+void ShardGroup::unshard(bool async) {
+  start_unshard(false);
+  if (!async) finish_unshard();
 }
 
 void ShardGroup::reshard() {
-  if (!gathers_.empty()) finish_unshard();
-  for (nn::Parameter* p : parameters_) p->set_gathered({});
+  finish_unshard();
+  for (Shard& s : shards_) s.tensor->set_gathered({}), s.kept = at::Tensor();
+  kept_ = false;
 }
 
-void ShardGroup::prefetch(int step) {
+void ShardGroup::reshard_after_forward() {
+  at::NoGradGuard guard;
+  if (keep_among_ == 1) return;
+  if (keep_among_ == 0) return reshard();
+  for (size_t i = 0; i < shards_.size(); ++i) {
+    Shard& s = shards_[i];
+    if (!kept_)
+      s.kept = kept_cuts_[i].part(s.tensor->full(), mesh_->neighbours(keep_among_).rank()).clone(at::MemoryFormat::Contiguous);
+    s.tensor->set_gathered({});
+  }
+  kept_ = true;
+}
+
+ShardGroup* ShardGroup::neighbour(int step) const {
   const auto& order = context_->forward;
   const auto at = std::find(order.begin(), order.end(), this);
-  if (at == order.end()) return;
+  if (at == order.end()) return nullptr;
   const int64_t next = at - order.begin() + step;
-  if (next >= 0 && next < static_cast<int64_t>(order.size())) order[static_cast<size_t>(next)]->start_unshard();
+  return next >= 0 && next < static_cast<int64_t>(order.size()) ? order[static_cast<size_t>(next)] : nullptr;
 }
 
-void ShardGroup::before_forward() {
-  unshard();
-  if (nn::in_backward()) return backward_needs();  // a recompute
+void ShardGroup::gather_for_forward() {
+  start_unshard(true);
+  finish_unshard();
   // The order of the first forward holds for all: groups run in the order of the model's code.
   auto& order = context_->forward;
   if (std::find(order.begin(), order.end(), this) == order.end()) order.push_back(this);
-  prefetch(+1);
+  if (!forward_prefetch_.empty()) {
+    for (ShardGroup* g : forward_prefetch_) g->start_unshard(true);
+  } else if (ShardGroup* next = neighbour(+1)) {
+    next->start_unshard(true);
+  }
 }
 
-void ShardGroup::after_forward() {
-  if (reshard_after_forward_ && !nn::in_backward()) reshard();
+void ShardGroup::prefetch_in_backward(const std::vector<ShardGroup*>& groups) {
+  for (ShardGroup* g : groups)
+    if (g && g->unshard_in_backward_) g->start_unshard(false);
 }
 
-void ShardGroup::gather(nn::Parameter&) {
-  unshard();
-  if (nn::in_backward()) backward_needs();
+void ShardGroup::gather_for_backward() {
+  if (unshard_in_backward_) unshard();
+  if (backward_prefetch_.empty())
+    prefetch_in_backward({neighbour(-1)});
+  else
+    prefetch_in_backward(backward_prefetch_);
 }
 
-void ShardGroup::backward_needs() {
-  register_end();
-  prefetch(-1);
-}
-
-void ShardGroup::grad_expected(nn::Parameter&) {
-  ++pending_;
-  unreduced_ = true;
-}
-
-void ShardGroup::grad_added(nn::Parameter&) {
-  if (nn::in_backward()) register_end();
-  if (--pending_ == 0) after_backward();
-}
-
-void ShardGroup::after_backward() {
+void ShardGroup::finish_backward() {
   if (sync_) start_reduce();
-  reshard();
+  if (reshard_after_backward_) reshard();
 }
 
 void ShardGroup::start_reduce() {
@@ -157,22 +194,16 @@ void ShardGroup::start_reduce() {
   if (context_->reducing) context_->reducing->finish_reduce();
   unreduced_ = false;
   for (Shard& s : shards_) {
-    nn::Parameter& p = *s.parameter;
-    if (!p.trainable()) continue;
-    at::Tensor full = p.take_full_grad();
+    if (!s.tensor->trainable()) continue;
+    const at::Tensor master = s.tensor->master();
+    const at::ScalarType wire = reduced_as(master, options_.reduce_dtype);
+    at::Tensor full = s.tensor->take_full_grad();
     // Peers may have had one: all send the same sizes.
-    if (!full.defined()) full = at::zeros(p.shape(), p.master().options());
-    if (!s.contiguous) {
-      s.sent = at::empty({p.numel()}, full.options());
-      scatter_parts(full, s.dim, s.shapes, s.sent, false);
-    } else {
-      s.sent = full;
-    }
-    const at::ScalarType wire = options_.reduce_dtype == DType::kBF16 ? at::kBFloat16 : at::kFloat;
-    s.sent = s.sent.to(wire);
-    s.received = at::empty(p.local_shape(), full.options().dtype(wire));
-    reductions_.push_back(
-        mesh_->fsdp.reduce_scatter(s.sent.data_ptr(), s.received.data_ptr(), s.counts, options_.reduce_dtype, ReduceOp::kSum, kReduce));
+    full = full.defined() ? full.to(wire) : at::zeros(s.cut.shape, master.options().dtype(wire));
+    s.sent = s.cut.to_flat(full);
+    s.received = at::empty(master.sizes(), master.options().dtype(wire));
+    reductions_.push_back(mesh_->fsdp.reduce_scatter(s.sent.data_ptr(), s.received.data_ptr(), s.cut.counts, wire_dtype(s.sent),
+                                                     ReduceOp::kSum, kReduce));
   }
   context_->reducing = this;
 }
@@ -185,34 +216,24 @@ void ShardGroup::finish_reduce() {
   for (Shard& s : shards_) {
     s.sent = at::Tensor();
     if (!s.received.defined()) continue;
-    at::Tensor part = std::exchange(s.received, at::Tensor()).to(at::kFloat);
+    at::Tensor part = std::exchange(s.received, at::Tensor());
+    if (part.scalar_type() == at::kBFloat16) part = part.to(at::kFloat);
     if (mesh_->replicate.size() > 1) {
       if (s.unreplicated.defined()) part.add_(std::exchange(s.unreplicated, at::Tensor()));
       if (!all_reduce_) {
         s.unreplicated = part;
         continue;
       }
-      mesh_->replicate.all_reduce(part.data_ptr(), part.data_ptr(), part.numel(), DType::kF32, ReduceOp::kSum, kReduce).wait();
+      mesh_->replicate.all_reduce(part.data_ptr(), part.data_ptr(), part.numel(), wire_dtype(part), ReduceOp::kSum, kReduce)
+          .wait();
     }
     if (options_.gradient_divide_factor != 1) part.mul_(1 / options_.gradient_divide_factor);
-    s.parameter->mutable_grad().add_(part);
+    s.tensor->add_grad(part);
   }
 }
 
-void ShardGroup::register_end() {
-  if (std::exchange(context_->end_registered, true)) return;
-  nn::at_backward_end([context = context_] { end_of_backward(*context); });
-}
-
-// What no contribution completed (a parameter unused in this backward), in one order on all ranks; then the last reduction.
-void ShardGroup::end_of_backward(ShardContext& context) {
-  context.end_registered = false;
-  for (ShardGroup* g : context.groups) {
-    g->pending_ = 0;
-    if (g->unreduced_ && g->sync_) g->start_reduce();
-    g->reshard();
-  }
-  if (context.reducing) context.reducing->finish_reduce();
+void ShardGroup::finish_last_reduce(ShardContext& context) {
+  if (context.reducing && context.last_backward) context.reducing->finish_reduce();
 }
 
 }  // namespace weft

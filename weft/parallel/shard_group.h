@@ -1,86 +1,146 @@
 #pragma once
-// The parameters of one fully_shard call: when they are gathered, given back, and their gradients reduced.
+// The parameters of one fully_shard call: when they are gathered, given back, and their gradients reduced. What a parameter is
+// (weft's own or libtorch's) and when a backward begins and ends is for the classes derived from it.
 //
 // Memory: at most two groups but the outermost are gathered at a time (the one at work and the next, prefetched), and at most one
 // group's full gradients wait while another's are in reduction.
+//
+// Every method marked "collective" is called by all ranks of the mesh, in one order. One thread a rank.
 
 #include <memory>
+#include <optional>
 #include <string>
+#include <variant>
 #include <vector>
 
 #include "weft/mesh/layout.h"
-#include "weft/nn/module.h"
-#include "weft/parallel/fully_shard.h"
+#include "weft/parallel/distributed_tensor.h"
+#include "weft/parallel/rank_mesh.h"
+#include "weft/parallel/shard_cut.h"
 
 namespace weft {
+
+struct ShardOptions {
+  // Give the gathered parameters back after the module's forward and gather them again in the backward: false, true, or k: keep
+  // 1/k of each among k neighbouring ranks, over which the backward gathers. k divides the number of shards; 1 is false, all is
+  // true. Unset: true, but false in the outermost group, whose backward comes next.
+  std::optional<std::variant<bool, int64_t>> reshard_after_forward;
+  // What gradients travel in; they are accumulated in fp32.
+  DType reduce_dtype = DType::kF32;
+  // Gradients are summed over ranks and divided by this (FSDP2's default is the number of ranks; ours 1: losses divide by global
+  // denominators).
+  double gradient_divide_factor = 1;
+};
+
+// A parameter as its group sees it.
+class ShardedTensor {
+ public:
+  virtual ~ShardedTensor() = default;
+  virtual const std::string& name() const = 0;
+  virtual std::vector<int64_t> shape() const = 0;
+  virtual bool trainable() const = 0;
+  virtual at::Tensor master() const = 0;  // this rank's part, as the optimizer sees it
+  virtual at::Tensor local() = 0;         // the same in the dtype in which it travels
+  virtual at::Tensor buffer() = 0;        // memory to gather to, of the full shape
+  virtual bool gathered() const = 0;
+  virtual at::Tensor full() = 0;                   // while it is gathered
+  virtual void set_gathered(at::Tensor full) = 0;  // undefined gives it back
+  virtual at::Tensor take_full_grad() = 0;         // what backward has added; undefined where nothing was
+  virtual void add_grad(const at::Tensor& part) = 0;
+};
+
+class ShardGroup;
 
 // What the groups under one outermost module share.
 struct ShardContext {
   std::vector<ShardGroup*> groups;   // in the order of their calls
   std::vector<ShardGroup*> forward;  // the order in which the first forward gathered them
   bool end_registered = false;       // of the backward that runs
-  ShardGroup* reducing = nullptr;    // has a reduction under way
+  bool last_backward = true;
+  ShardGroup* reducing = nullptr;  // has a reduction under way
+  int64_t running = 0;             // forwards that have begun and not ended
 };
 
-class ShardGroup final : public nn::ShardOwner, public nn::Module::Extension {
+class ShardGroup {
  public:
-  ShardGroup(nn::Module& module, std::vector<nn::Parameter*> parameters, std::shared_ptr<const RankMesh> mesh, FullyShardOptions options);
+  virtual ~ShardGroup() = default;
+  ShardGroup(const ShardGroup&) = delete;
+  ShardGroup& operator=(const ShardGroup&) = delete;
 
   const std::string& name() const { return name_; }
-  const std::vector<nn::Parameter*>& parameters() const { return parameters_; }
-  const Layout& layout(const nn::Parameter& p) const;
+  std::vector<std::string> parameter_names() const;
   const RankMesh& mesh() const { return *mesh_; }
+  // What each rank holds; ValueError for a name that is not the group's.
+  const Layout& layout(const std::string& parameter) const;
+  // This rank's parts, by name, sharing their memory. No communication.
+  std::vector<std::pair<std::string, DistributedTensor>> sharded_parameters() const;
 
-  // By hand; collective. unshard is idempotent, reshard local.
-  void unshard();
+  // By hand. unshard is collective and idempotent; asynchronous, it returns at once and the next use (or unshard) waits. reshard
+  // is local, and drops what reshard_after_forward = k kept.
+  void unshard(bool async = false);
   void reshard();
   bool unsharded() const;
-  void set_reshard_after_forward(bool on) { reshard_after_forward_ = on; }
+
+  // As FSDP2's, for the forwards and backwards to come.
+  void set_reshard_after_forward(bool on);
+  void set_reshard_after_backward(bool on) { reshard_after_backward_ = on; }
+  // Without: no gather in the backward (embeddings do not read their table there). A read in it still gathers (weft's modules) or
+  // is an error (libtorch's).
+  void set_unshard_in_backward(bool on) { unshard_in_backward_ = on; }
   void set_requires_gradient_sync(bool on) { sync_ = on; }
   void set_requires_all_reduce(bool on) { all_reduce_ = on; }
+  void set_gradient_divide_factor(double factor) { options_.gradient_divide_factor = factor; }
+  // Groups whose gathers begin when this one's has ended, in place of the next one in order. Each costs its memory.
+  void set_forward_prefetch(std::vector<ShardGroup*> groups) { forward_prefetch_ = std::move(groups); }
+  void set_backward_prefetch(std::vector<ShardGroup*> groups) { backward_prefetch_ = std::move(groups); }
 
-  // ShardOwner.
-  void gather(nn::Parameter& p) override;
-  void grad_expected(nn::Parameter& p) override;
-  void grad_added(nn::Parameter& p) override;
+ protected:
+  ShardGroup(std::string name, std::shared_ptr<const RankMesh> mesh, ShardOptions options);
+  void add(std::unique_ptr<ShardedTensor> tensor);
+  // Joins the contexts of groups below to this one's, as the outermost: their reshard_after_forward is true where unset, this
+  // one's false.
+  void adopt(const std::vector<ShardGroup*>& below);
 
- private:
-  friend ShardGroup& fully_shard(nn::Module&, std::shared_ptr<const RankMesh>, FullyShardOptions);
-
-  struct Shard {
-    nn::Parameter* parameter = nullptr;
-    Layout layout;
-    int64_t dim = 0;
-    std::vector<int64_t> counts;                // elements by coordinate on the fsdp axis
-    std::vector<std::vector<int64_t>> shapes;   // local shapes by coordinate
-    bool contiguous = false;                    // the shards one after the other are the tensor
-    at::Tensor full, staging;                   // while it is being gathered
-    at::Tensor sent, received;                  // while its gradient is being reduced
-    at::Tensor unreplicated;                    // reduced over fsdp, not yet over replicate
-  };
-
-  void before_forward();
-  void after_forward();
-  void start_unshard();
-  void finish_unshard();
-  void prefetch(int step);  // the group after (+1) or before (-1) this one in the order of the forward
-  void backward_needs();
-  void after_backward();
+  void gather_for_forward();   // and the next one's begins
+  void gather_for_backward();  // likewise; nothing with set_unshard_in_backward(false)
+  void reshard_after_forward();
+  void finish_backward();  // all its gradients are there
   void start_reduce();
   void finish_reduce();
-  void register_end();
-  static void end_of_backward(ShardContext& context);
+  void start_unshard(bool forward);
+  void finish_unshard();
+  bool trainable() const;
+  // At the end of a backward: the last reduction, unless more backwards follow.
+  static void finish_last_reduce(ShardContext& context);
+  static void prefetch_in_backward(const std::vector<ShardGroup*>& groups);
 
   std::string name_;
-  std::vector<nn::Parameter*> parameters_;
   std::shared_ptr<const RankMesh> mesh_;
-  FullyShardOptions options_;
-  bool reshard_after_forward_ = true, sync_ = true, all_reduce_ = true;
+  ShardOptions options_;
   std::shared_ptr<ShardContext> context_;
+  bool reshard_after_backward_ = true, unshard_in_backward_ = true, sync_ = true, all_reduce_ = true;
+  bool unreduced_ = false;  // this backward has, or will have, gradients to reduce
+  std::vector<ShardGroup*> forward_prefetch_, backward_prefetch_;
+
+ private:
+  struct Shard {
+    std::unique_ptr<ShardedTensor> tensor;
+    Layout layout;
+    ShardCut cut;
+    at::Tensor kept;                     // this rank's part among k neighbours, between forward and backward
+    std::optional<TensorGather> gather;  // under way
+    at::Tensor sent, received;           // while its gradient is being reduced
+    at::Tensor unreplicated;             // reduced over fsdp, not yet over replicate
+  };
+  const ShardCut& cut_of(Shard& s);
+  void set_mode(std::variant<bool, int64_t> mode);
+  ShardGroup* neighbour(int step) const;  // in the order of the first forward
+
   std::vector<Shard> shards_;
-  std::vector<Work> gathers_, reductions_;
-  int64_t pending_ = 0;        // gradient contributions that recorded ops still owe
-  bool unreduced_ = false;     // this backward has, or will have, gradients to reduce
+  std::vector<ShardCut> kept_cuts_;  // with k: by shard
+  int64_t keep_among_ = 0;           // after a forward: 0 gives all back, 1 nothing, else k
+  bool gathering_ = false, kept_ = false;
+  std::vector<Work> reductions_;
 };
 
 }  // namespace weft
