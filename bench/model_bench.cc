@@ -16,8 +16,8 @@
 #include "weft/base/threads.h"
 #include "weft/comm/launch.h"
 #include "weft/kernels/target.h"
+#include "weft/model/parallelize.h"
 #include "weft/rollout/engine.h"
-#include "weft/parallel/fully_shard.h"
 #include "weft/train/actor.h"
 #include "weft/train/data_parallel.h"
 #include "weft/train/optimizer.h"
@@ -130,10 +130,7 @@ int main(int argc, char** argv) {
   at::set_num_threads(1);
   const auto run = [&](std::shared_ptr<const weft::RankMesh> ranks) {
     weft::CausalLM model(weft::config(), dtype == "float32" ? at::kFloat : at::kBFloat16);
-    if (ranks) {
-      for (weft::nn::Module* layer : model.children()) weft::fully_shard(*layer, ranks);
-      weft::fully_shard(model, ranks);
-    }
+    if (ranks) weft::parallelize(model, ranks);
     model.materialize(at::kCPU);
     weft::init_weights(model, 1);
     if (only != "train") weft::decode(model, dtype.c_str());

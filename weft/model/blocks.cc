@@ -5,6 +5,7 @@
 #include "weft/nn/activation.h"
 #include "weft/nn/linear.h"
 #include "weft/nn/moe.h"
+#include "weft/parallel/expert_parallel.h"
 
 namespace weft {
 
@@ -78,7 +79,9 @@ at::Tensor MoeMlp::forward(const nn::Normed& x, ForwardContext& ctx) {
   return run([&] {
     at::Tensor logits = nn::router_logits(x.exact, *router_);
     at::Tensor ids = ctx.routing->route(layer_, logits, params_);
-    return nn::moe_experts(x.rounded, nn::router_gates(logits, ids, params_), ids, *gate_up_, *down_);
+    at::Tensor gates = nn::router_gates(logits, ids, params_);
+    if (ctx.mesh && ctx.mesh->ep.size() > 1) return moe_experts(x.rounded, gates, ids, *gate_up_, *down_, ctx.mesh->ep);
+    return nn::moe_experts(x.rounded, gates, ids, *gate_up_, *down_);
   });
 }
 

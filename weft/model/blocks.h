@@ -10,6 +10,7 @@
 #include "weft/nn/module.h"
 #include "weft/nn/norm.h"
 #include "weft/nn/rope.h"
+#include "weft/parallel/rank_mesh.h"
 
 namespace weft {
 
@@ -19,6 +20,7 @@ struct ForwardContext {
   Routing* routing = nullptr;
   nn::RopeTable rope;
   at::ScalarType param_dtype = at::kFloat;
+  const RankMesh* mesh = nullptr;  // null: one rank computes everything
 };
 
 class SelfAttention : public nn::Module {

@@ -84,7 +84,7 @@ at::Tensor CausalLM::embed(const TokenBatch& batch) {
 at::Tensor CausalLM::forward(const TokenBatch& batch, nn::AttentionContext& attention, Routing& routing, ForwardOptions options) {
   return run([&] {
     ForwardContext ctx{&attention, &routing, nn::rope_table(batch.positions, config_.inv_freq, config_.rope_attention_factor, device_),
-                       param_dtype_};
+                       param_dtype_, mesh_.get()};
     at::Tensor x = embed(batch);
     for (DecoderLayer* layer : layers_) {
       if (options.recompute) x = nn::recompute(x, [layer, ctx](const at::Tensor& in) mutable { return layer->forward(in, ctx); });

@@ -31,6 +31,8 @@ class CausalLM : public nn::Module {
   // nullptr: no such parameter.
   nn::Parameter* find_parameter(const std::string& name) const;
   int64_t num_parameters() const;
+  // Who shares its computation; null: this rank alone. parallelize() sets it.
+  void set_mesh(std::shared_ptr<const RankMesh> mesh) { mesh_ = std::move(mesh); }
 
   // The residual stream after the last layer, [T, H] fp32.
   at::Tensor forward(const TokenBatch& batch, nn::AttentionContext& attention, Routing& routing, ForwardOptions options = {});
@@ -50,6 +52,7 @@ class CausalLM : public nn::Module {
   std::vector<nn::Parameter*> over_tables_, over_projections_;
   std::vector<DecoderLayer*> layers_;
   std::map<std::string, nn::Parameter*> by_name_;
+  std::shared_ptr<const RankMesh> mesh_;
 };
 
 // N(0, 0.02) from the run seed and each parameter's name, norms 1, biases 0: training from scratch.

@@ -11,7 +11,7 @@
 namespace weft::nn {
 
 at::Tensor embedding(const at::Tensor& ids, Parameter& table) {
-  const int64_t vocab = table.shape()[0], hidden = table.shape()[1];
+  const int64_t vocab = table.compute_shape()[0], hidden = table.compute_shape()[1];
   const auto tokens = ints(ids);
   for (size_t i = 0; i < tokens.size(); ++i)
     if (tokens[i] < 0 || tokens[i] >= vocab)

@@ -15,7 +15,7 @@ namespace weft::nn {
 namespace {
 
 HeadOutput composed(const at::Tensor& x, Parameter& weight, const HeadRows& rows, bool want_entropy) {
-  const int64_t r = x.size(0), vocab = weight.shape()[0];
+  const int64_t r = x.size(0), vocab = weight.compute_shape()[0];
   at::Tensor target = at::empty({r}, at::kLong), inv_t = at::empty({r, 1}, at::kFloat);
   at::Tensor bias = at::zeros({r, vocab}, at::kFloat), removed = at::zeros({r, vocab}, at::kBool);
   for (int64_t i = 0; i < r; ++i) {
@@ -42,7 +42,7 @@ HeadOutput composed(const at::Tensor& x, Parameter& weight, const HeadRows& rows
 
 HeadOutput head_log_probs(const at::Tensor& x, Parameter& weight, std::shared_ptr<const HeadRows> rows, bool want_entropy) {
   WEFT_CHECK(static_cast<int64_t>(rows->rows.size()) == x.size(0), "{} rows asked of {}", rows->rows.size(), x.size(0));
-  const int64_t vocab = weight.shape()[0];
+  const int64_t vocab = weight.compute_shape()[0];
   for (const kernels::HeadRow& row : rows->rows)
     WEFT_CHECK(row.target >= 0 && row.target < vocab, "target {} outside the vocabulary of {}", row.target, vocab);
   if (!use_kernels(x, kHeadOp)) return composed(x, weight, *rows, want_entropy);

@@ -18,7 +18,7 @@ at::Tensor linear(const at::Tensor& x, Parameter& weight, Parameter* bias, at::S
     if (bias) y = y + bias->leaf();
     return y.to(out);
   }
-  const int64_t n = weight.shape()[0];
+  const int64_t n = weight.compute_shape()[0];
   at::Tensor y = at::empty({x.size(0), n}, x.options().dtype(out));
   kernels::gemm(matrix(x), weight.packed(), bias ? bias->compute().data_ptr<float>() : nullptr, matrix(y), chain);
   at::Tensor xs = x.detach();

@@ -17,53 +17,31 @@
 namespace weft::nn {
 namespace {
 
-using PermutationPtr = std::shared_ptr<const kernels::Permutation>;
+using Offsets = std::shared_ptr<const std::vector<int64_t>>;
 
-at::Tensor permute(const at::Tensor& x, const PermutationPtr& p, int64_t k) {
-  at::Tensor rows = at::empty({static_cast<int64_t>(p->order.size()), x.size(1)}, x.options());
-  kernels::permute_rows(matrix(x), *p, k, matrix(rows));
-  return record({x}, {}, rows, [p, k, shape = x.sizes().vec(), dtype = x.scalar_type()](const Grads& g) -> Grads {
-    at::Tensor dx = at::empty(shape, fp32());
-    kernels::permute_rows_backward(matrix(g[0].contiguous()), *p, k, dx.data_ptr<float>());
-    return {to_dtype(dx, dtype)};
-  });
-}
-
-at::Tensor grouped_linear(const at::Tensor& x, Parameter& weight, const PermutationPtr& p, at::ScalarType out) {
-  at::Tensor y = at::empty({x.size(0), weight.shape()[1]}, x.options().dtype(out));
-  kernels::grouped_gemm(matrix(x), weight.packed(), p->offsets, matrix(y));
+at::Tensor grouped_linear(const at::Tensor& x, Parameter& weight, const Offsets& offsets, at::ScalarType out) {
+  at::Tensor y = at::empty({x.size(0), weight.compute_shape()[1]}, x.options().dtype(out));
+  kernels::grouped_gemm(matrix(x), weight.packed(), *offsets, matrix(y));
   at::Tensor xs = x.detach();
   Parameter* w = &weight;
   const bool x_grad = x.requires_grad();
-  return record({x}, {w}, y, [xs, w, p, x_grad](const Grads& g) -> Grads {
+  return record({x}, {w}, y, [xs, w, offsets, x_grad](const Grads& g) -> Grads {
     const at::Tensor dy = g[0].contiguous();
     if (w->trainable()) {
-      kernels::grouped_gemm_weight_grad(matrix(dy), matrix(xs), p->offsets, w->grad_data());
+      kernels::grouped_gemm_weight_grad(matrix(dy), matrix(xs), *offsets, w->grad_data());
       w->notify_grad();
     }
     if (!x_grad) return {at::Tensor()};
     at::Tensor dx = at::empty_like(xs);
-    kernels::grouped_gemm_input_grad(matrix(dy), w->compute().data_ptr(), dtype_of(w->compute()), p->offsets, matrix(dx));
+    kernels::grouped_gemm_input_grad(matrix(dy), w->compute().data_ptr(), dtype_of(w->compute()), *offsets, matrix(dx));
     return {dx};
-  });
-}
-
-at::Tensor combine(const at::Tensor& out, const at::Tensor& gates, const PermutationPtr& p, int64_t k) {
-  at::Tensor y = at::empty({gates.size(0), out.size(1)}, fp32());
-  at::Tensor os = out.detach(), gs = gates.detach().contiguous();
-  kernels::combine_forward(matrix(os), *p, k, gs.data_ptr<float>(), y.data_ptr<float>());
-  return record({out, gates}, {}, y, [os, gs, p, k](const Grads& g) -> Grads {
-    const at::Tensor dy = g[0].contiguous();
-    at::Tensor dout = at::empty_like(os), dgates = at::empty_like(gs);
-    kernels::combine_backward(dy.data_ptr<float>(), matrix(os), *p, k, gs.data_ptr<float>(), matrix(dout), dgates.data_ptr<float>());
-    return {dout, dgates};
   });
 }
 
 // Every expert on the tokens that chose it, by index_select: the reference for other devices.
 at::Tensor composed(const at::Tensor& x, const at::Tensor& gates, const at::Tensor& ids, Parameter& gate_up, Parameter& down) {
   if (x.size(0) == 0) return x.to(at::kFloat);  // keeps the graph
-  const int64_t experts = gate_up.shape()[0];
+  const int64_t experts = gate_up.compute_shape()[0];
   at::Tensor w1 = gate_up.leaf(), w2 = down.leaf(), y = at::zeros({x.size(0), x.size(1)}, x.options().dtype(at::kFloat));
   for (int64_t e = 0; e < experts; ++e) {
     at::Tensor hit = (ids == e).nonzero();
@@ -112,12 +90,39 @@ at::Tensor router_gates(const at::Tensor& logits, const at::Tensor& ids, const k
   });
 }
 
+at::Tensor permute_rows(const at::Tensor& x, const PermutationPtr& p, int64_t k) {
+  at::Tensor rows = at::empty({static_cast<int64_t>(p->order.size()), x.size(1)}, x.options());
+  kernels::permute_rows(matrix(x), *p, k, matrix(rows));
+  return record({x}, {}, rows, [p, k, shape = x.sizes().vec(), dtype = x.scalar_type()](const Grads& g) -> Grads {
+    at::Tensor dx = at::empty(shape, fp32());
+    kernels::permute_rows_backward(matrix(g[0].contiguous()), *p, k, dx.data_ptr<float>());
+    return {to_dtype(dx, dtype)};
+  });
+}
+
+at::Tensor expert_mlp(const at::Tensor& rows, const Offsets& offsets, Parameter& gate_up, Parameter& down) {
+  at::Tensor h = swiglu_fused(grouped_linear(rows, gate_up, offsets, at::kFloat), rows.scalar_type());
+  return grouped_linear(h, down, offsets, rows.scalar_type());
+}
+
+at::Tensor combine_rows(const at::Tensor& out, const at::Tensor& gates, const PermutationPtr& p, int64_t k) {
+  at::Tensor y = at::empty({gates.size(0), out.size(1)}, fp32());
+  at::Tensor os = out.detach(), gs = gates.detach().contiguous();
+  kernels::combine_forward(matrix(os), *p, k, gs.data_ptr<float>(), y.data_ptr<float>());
+  return record({out, gates}, {}, y, [os, gs, p, k](const Grads& g) -> Grads {
+    const at::Tensor dy = g[0].contiguous();
+    at::Tensor dout = at::empty_like(os), dgates = at::empty_like(gs);
+    kernels::combine_backward(dy.data_ptr<float>(), matrix(os), *p, k, gs.data_ptr<float>(), matrix(dout), dgates.data_ptr<float>());
+    return {dout, dgates};
+  });
+}
+
 at::Tensor moe_experts(const at::Tensor& x, const at::Tensor& gates, const at::Tensor& ids, Parameter& gate_up, Parameter& down) {
   if (!use_kernels(x, kExpertsOp)) return composed(x, gates, ids, gate_up, down);
-  const int64_t k = ids.size(1), experts = gate_up.shape()[0];
+  const int64_t k = ids.size(1), experts = gate_up.compute_shape()[0];
   const auto p = std::make_shared<const kernels::Permutation>(kernels::make_permutation(ints(ids), k, experts));
-  at::Tensor h = swiglu_fused(grouped_linear(permute(x, p, k), gate_up, p, at::kFloat), x.scalar_type());
-  return combine(grouped_linear(h, down, p, x.scalar_type()), gates, p, k);
+  const Offsets offsets(p, &p->offsets);
+  return combine_rows(expert_mlp(permute_rows(x, p, k), offsets, gate_up, down), gates, p, k);
 }
 
 }  // namespace weft::nn

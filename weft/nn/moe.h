@@ -3,6 +3,9 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <memory>
+#include <vector>
+
 #include "weft/kernels/moe.h"
 #include "weft/nn/parameter.h"
 
@@ -20,5 +23,14 @@ at::Tensor router_gates(const at::Tensor& logits, const at::Tensor& ids, const k
 // sum over slots of gate * expert(x): permute, grouped gate_up [E, 2I, H], SwiGLU, grouped down [E, H, I], combine in slot order.
 // x [T, H] in param_dtype, gates [T, k] fp32, ids [T, k] int32 -> [T, H] fp32. Differentiable in x, gates and the weights.
 at::Tensor moe_experts(const at::Tensor& x, const at::Tensor& gates, const at::Tensor& ids, Parameter& gate_up, Parameter& down);
+
+// Its parts, for who moves rows between ranks in the middle. Kernels only.
+using PermutationPtr = std::shared_ptr<const kernels::Permutation>;
+// Row r of the result [T*k, H] is the row of x that pair order[r] stands for.
+at::Tensor permute_rows(const at::Tensor& x, const PermutationPtr& p, int64_t k);
+// rows [R, H] sorted by expert, offsets [E+1] -> expert(row) [R, H] in the rows' dtype. E is that of the weights' compute_shape().
+at::Tensor expert_mlp(const at::Tensor& rows, const std::shared_ptr<const std::vector<int64_t>>& offsets, Parameter& gate_up, Parameter& down);
+// out [T*k, H] in the order of p -> [T, H] fp32: gate * out, summed in slot order.
+at::Tensor combine_rows(const at::Tensor& out, const at::Tensor& gates, const PermutationPtr& p, int64_t k);
 
 }  // namespace weft::nn

@@ -14,11 +14,12 @@ namespace weft::nn {
 Parameter::Parameter(std::string name, std::vector<int64_t> shape, Precision precision)
     : name_(std::move(name)), shape_(std::move(shape)), precision_(precision) {
   for (int64_t s : shape_) numel_ *= s;
-  local_shape_ = shape_;
+  compute_shape_ = local_shape_ = shape_;
 }
 
-void Parameter::shard(std::vector<int64_t> local_shape, ShardOwner* owner) {
+void Parameter::shard(std::vector<int64_t> compute_shape, std::vector<int64_t> local_shape, ShardOwner* owner) {
   WEFT_CHECK(!materialized() && !owner_, "{} is sharded twice, or after it was materialized", name_);
+  compute_shape_ = std::move(compute_shape);
   local_shape_ = std::move(local_shape);
   owner_ = owner;
 }
@@ -56,10 +57,11 @@ void Parameter::updated() {
 
 const kernels::PackedWeight& Parameter::packed() {
   if (packed_.empty() || packed_.packed_for() != kernels::active_target()) {
-    WEFT_CHECK(shape_.size() == 2 || shape_.size() == 3, "{}: packing needs 2 or 3 dims", name_);
-    const size_t d = shape_.size();
+    const std::vector<int64_t>& s = compute_shape_;
+    const size_t d = s.size();
+    WEFT_CHECK(d == 2 || d == 3, "{}: packing needs 2 or 3 dims", name_);
     const at::Tensor& w = compute();
-    packed_.pack(w.data_ptr(), dtype_of(w), d == 3 ? shape_[0] : 1, shape_[d - 2], shape_[d - 1]);
+    packed_.pack(w.data_ptr(), dtype_of(w), d == 3 ? s[0] : 1, s[d - 2], s[d - 1]);
   }
   return packed_;
 }
@@ -71,7 +73,7 @@ at::Tensor& Parameter::mutable_grad() {
 
 at::Tensor& Parameter::full_grad() {
   if (!owner_) return mutable_grad();
-  if (!full_grad_.defined()) full_grad_ = at::zeros(shape_, at::TensorOptions().dtype(at::kFloat).device(master_.device()));
+  if (!full_grad_.defined()) full_grad_ = at::zeros(compute_shape_, at::TensorOptions().dtype(at::kFloat).device(master_.device()));
   return full_grad_;
 }
 

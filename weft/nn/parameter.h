@@ -45,21 +45,24 @@ class Parameter {
   bool materialized() const { return master_.defined(); }
 
   // Before materialize(): master, its rounded copy and grad() are this rank's part only, of `local_shape`; compute() is what the owner
-  // gathered, of shape(), and backward adds to a gradient of shape(), which the owner takes. The owner outlives the parameter.
-  void shard(std::vector<int64_t> local_shape, ShardOwner* owner);
+  // gathered, of `compute_shape` (a model-parallel axis leaves less than shape()), and backward adds to a gradient of that shape, which
+  // the owner takes. The owner outlives the parameter.
+  void shard(std::vector<int64_t> compute_shape, std::vector<int64_t> local_shape, ShardOwner* owner);
   bool sharded() const { return owner_ != nullptr; }
   ShardOwner* shard_owner() const { return owner_; }
   const std::vector<int64_t>& local_shape() const { return local_shape_; }
+  // What ops work on: shape() where no model-parallel axis cuts it.
+  const std::vector<int64_t>& compute_shape() const { return compute_shape_; }
   const at::Tensor& local_compute() const { return compute_; }
-  // The full tensor in param_dtype; undefined gives it back. Drops the packed form.
+  // The tensor of compute_shape() in param_dtype; undefined gives it back. Drops the packed form.
   void set_gathered(at::Tensor full);
   bool gathered() const { return gathered_.defined(); }
-  // What backward has added so far, of shape(); undefined where nothing was. Starts anew.
+  // What backward has added so far, of compute_shape(); undefined where nothing was. Starts anew.
   at::Tensor take_full_grad();
 
   // fp32 [local_shape]. Whoever writes it calls updated() afterwards.
   const at::Tensor& master() const { return master_; }
-  // What forward reads: the master itself in fp32, else its copy rounded to param_dtype; gathered where it is sharded.
+  // What forward reads, of compute_shape(): the master itself in fp32, else its copy rounded to param_dtype; gathered where it is sharded.
   const at::Tensor& compute();
   at::ScalarType param_dtype() const { return param_dtype_; }
   // Refreshes the compute copy and drops the packed form.
@@ -76,7 +79,7 @@ class Parameter {
   at::Tensor& mutable_grad();
   void zero_grad();
 
-  // For ops. Backward adds to the buffer of the full shape (grad() itself where nothing is sharded), zero on first use.
+  // For ops. Backward adds to the buffer of compute_shape() (grad() itself where nothing is sharded), zero on first use.
   float* grad_data();  // CPU only
   void add_grad(const at::Tensor& g);
   void expect_grad();
@@ -97,7 +100,7 @@ class Parameter {
   Precision precision_;
   at::ScalarType param_dtype_ = at::kFloat;
   bool trainable_ = true;
-  std::vector<int64_t> local_shape_;
+  std::vector<int64_t> compute_shape_, local_shape_;
   ShardOwner* owner_ = nullptr;
   at::Tensor master_, compute_, grad_, gathered_, full_grad_;
   kernels::PackedWeight packed_;

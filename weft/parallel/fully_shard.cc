@@ -23,7 +23,7 @@ class ParameterShard final : public ShardedTensor {
       throw ValueError(fmt::format("{} has no memory: materialize the model before its first forward", p_.name()));
     return p_.local_compute();
   }
-  at::Tensor buffer() override { return at::empty(p_.shape(), p_.local_compute().options()); }
+  at::Tensor buffer() override { return at::empty(p_.compute_shape(), p_.local_compute().options()); }
   bool gathered() const override { return p_.gathered(); }
   at::Tensor full() override { return p_.compute(); }
   void set_gathered(at::Tensor full) override { p_.set_gathered(std::move(full)); }
@@ -43,8 +43,8 @@ class ParameterGroup final : public ShardGroup, public nn::ShardOwner, public nn
                  ShardOptions options)
       : ShardGroup(module.name().empty() ? "root" : module.name(), std::move(mesh), std::move(options)) {
     for (nn::Parameter* p : parameters) {
-      add(std::make_unique<ParameterShard>(*p));
-      p->shard(layout(p->name()).local_shape(mesh_->rank()), this);
+      const Placement& at = add(std::make_unique<ParameterShard>(*p));
+      p->shard(at.computed.local_shape(mesh_->rank()), at.layout.local_shape(mesh_->rank()), this);
     }
     module.add_forward_pre_hook([this](nn::Module&) { before_forward(); });
     module.add_forward_hook([this](nn::Module&) { after_forward(); });
@@ -179,6 +179,15 @@ std::vector<LocalBox> local_boxes(const nn::Parameter& p) {
   if (const ShardGroup* group = group_of(p)) return group->layout(p.name()).boxes(group->mesh().rank());
   const std::vector<int64_t> zero(p.shape().size(), 0);
   return {{{zero, p.shape()}, zero}};
+}
+
+bool counts_here(const nn::Parameter& p) {
+  const ShardGroup* group = group_of(p);
+  if (!group) return true;
+  const Layout& layout = group->layout(p.name());
+  for (const std::string& axis : layout.mesh().axes())
+    if (axis != "replicate" && !layout.cuts_axis(axis) && layout.mesh().coordinate(group->mesh().rank(), axis) != 0) return false;
+  return true;
 }
 
 Layout layout_of(const nn::Parameter& p, const RankMesh& mesh) {

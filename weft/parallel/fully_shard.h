@@ -54,5 +54,7 @@ std::vector<std::pair<std::string, DistributedTensor>> sharded_state_dict(nn::Mo
 Layout layout_of(const nn::Parameter& p, const RankMesh& mesh);
 // What this rank's master holds of the parameter: all of it where it is not sharded.
 std::vector<LocalBox> local_boxes(const nn::Parameter& p);
+// Whether this rank counts it in a sum over the ranks of a replica: the first of those that keep the same part.
+bool counts_here(const nn::Parameter& p);
 
 }  // namespace weft

@@ -13,21 +13,36 @@ Communicator axis_communicator(const DeviceMesh& mesh, const Communicator& world
 
 }  // namespace
 
-const Communicator& RankMesh::neighbours(int64_t k) const {
-  const auto known = runs.find(k);
-  if (known != runs.end()) return known->second;
-  WEFT_CHECK(k >= 1 && fsdp.size() % k == 0, "runs of {} among {} ranks", k, fsdp.size());
-  std::vector<int> ranks;
-  for (int64_t i = 0; i < k; ++i) ranks.push_back(static_cast<int>(fsdp.rank() / k * k + i));
-  return runs.emplace(k, fsdp.sub(ranks, "fsdp")).first->second;
+const Communicator& RankMesh::along(const DeviceMesh& mesh, const std::string& axis) const {
+  const std::vector<int64_t> group = mesh.group(rank(), axis);
+  const std::vector<int> ranks(group.begin(), group.end());
+  const auto it = known.find({axis, ranks});
+  if (it != known.end()) return it->second;
+  return known.emplace(std::pair(axis, ranks), world.sub(ranks, axis)).first->second;
+}
+
+const Communicator& RankMesh::neighbours(const Communicator& axis, int64_t k) const {
+  WEFT_CHECK(k >= 1 && axis.size() % k == 0, "runs of {} among {} ranks", k, axis.size());
+  std::vector<int> members, ranks;
+  for (int64_t i = 0; i < k; ++i) {
+    members.push_back(static_cast<int>(axis.rank() / k * k + i));
+    ranks.push_back(axis.world_rank(members.back()));
+  }
+  const auto it = known.find({axis.axis(), ranks});
+  if (it != known.end()) return it->second;
+  return known.emplace(std::pair(axis.axis(), ranks), axis.sub(members, axis.axis())).first->second;
 }
 
 std::shared_ptr<const RankMesh> make_rank_mesh(const ParallelDims& dims, const Communicator& world) {
   WEFT_CHECK(world.size() == dims.world(), "a mesh of {} on {} ranks", dims.world(), world.size());
-  const DeviceMesh dense = dims.dense_mesh();
+  const DeviceMesh dense = dims.dense_mesh(), expert = dims.expert_mesh();
+  const DeviceMesh copies = dims.mesh().flatten({"fsdp", "cp", "tp"}, "replica");
   Communicator replicate = axis_communicator(dense, world, "replicate");
+  Communicator replica = axis_communicator(copies, world, "replica");
   Communicator fsdp = axis_communicator(dense, world, "fsdp");
-  return std::make_shared<RankMesh>(RankMesh{dims, dense, world, std::move(replicate), std::move(fsdp)});
+  Communicator tp = axis_communicator(dense, world, "tp");
+  Communicator ep = axis_communicator(expert, world, "ep");
+  return std::make_shared<RankMesh>(RankMesh{dims, dense, expert, world, std::move(replicate), std::move(replica), std::move(fsdp), std::move(tp), std::move(ep)});
 }
 
 }  // namespace weft

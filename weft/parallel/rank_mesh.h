@@ -3,6 +3,8 @@
 
 #include <map>
 #include <memory>
+#include <string>
+#include <vector>
 
 #include "weft/comm/communicator.h"
 #include "weft/mesh/device_mesh.h"
@@ -12,16 +14,26 @@ namespace weft {
 
 struct RankMesh {
   ParallelDims dims;
-  DeviceMesh dense;  // (replicate, fsdp, tp): where dense parameters live
+  DeviceMesh dense;   // (replicate, fsdp, tp): where dense parameters live
+  DeviceMesh expert;  // (replicate, efsdp, ep): where experts live
   Communicator world;
   Communicator replicate;  // ranks that hold the same shards
-  Communicator fsdp;       // ranks whose shards make one copy
-
-  // The fsdp axis in runs of k neighbours (k divides it): this rank's run. Collective over fsdp the first time.
-  const Communicator& neighbours(int64_t k) const;
-  mutable std::map<int64_t, Communicator> runs = {};
+  Communicator replica;    // ranks that make one copy of the model: (fsdp, cp, tp)
+  Communicator fsdp;       // ranks whose shards make one copy of what tp left, cp included
+  Communicator tp, ep;
 
   int64_t rank() const { return world.rank(); }
+  // This rank's place in (replicate, fsdp): ranks of one place work on the same trajectories.
+  int64_t data_rank() const { return rank() / (dims.cp * dims.tp); }
+  int64_t data_ranks() const { return dims.replicate * dims.fsdp; }
+
+  // The ranks that differ from this one along an axis of a mesh over the world. Collective over them the first time.
+  const Communicator& along(const DeviceMesh& mesh, const std::string& axis) const;
+  // An axis in runs of k neighbours (k divides it): this rank's run. Collective over the axis the first time.
+  const Communicator& neighbours(const Communicator& axis, int64_t k) const;
+
+  // By name and world ranks.
+  mutable std::map<std::pair<std::string, std::vector<int>>, Communicator> known = {};
 };
 
 // Collective over the world, whose size is dims.world().

@@ -29,8 +29,9 @@ DType wire_dtype(const at::Tensor& t) {
   }
 }
 
-ShardCut::ShardCut(std::vector<int64_t> tensor_shape, int64_t cut_dim, int64_t ranks)
-    : shape(std::move(tensor_shape)), dim(cut_dim) {
+ShardCut::ShardCut(std::vector<int64_t> tensor_shape, std::optional<int64_t> cut_dim, int64_t ranks)
+    : shape(std::move(tensor_shape)), copies(!cut_dim), dim(cut_dim.value_or(0)), contiguous(copies) {
+  if (copies) return;
   const int64_t length = shape.at(static_cast<size_t>(dim)), chunk = (length + ranks - 1) / ranks;
   int64_t others = 1;
   for (size_t d = 0; d < shape.size(); ++d) others *= static_cast<int64_t>(d) == dim ? 1 : shape[d];
@@ -66,6 +67,10 @@ void ShardCut::from_flat(const at::Tensor& flat, const at::Tensor& full) const {
 
 TensorGather::TensorGather(const at::Tensor& local, at::Tensor full, const ShardCut& cut, const Communicator& ranks)
     : local_(local), full_(std::move(full)) {
+  if (cut.copies) {
+    full_.copy_(local_);
+    return;
+  }
   if (!cut.contiguous) staging_ = at::empty({full_.numel()}, full_.options());
   void* into = cut.contiguous ? full_.data_ptr() : staging_.data_ptr();
   work_ = ranks.all_gather(local_.data_ptr(), into, cut.counts, wire_dtype(local_), kUnshard);

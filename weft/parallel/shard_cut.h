@@ -3,6 +3,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <optional>
 #include <vector>
 
 #include "weft/comm/communicator.h"
@@ -14,13 +15,14 @@ DType wire_dtype(const at::Tensor& t);
 
 struct ShardCut {
   std::vector<int64_t> shape;
+  bool copies = false;  // not cut: every rank keeps all of it
   int64_t dim = 0;
   std::vector<int64_t> counts;               // elements by rank
   std::vector<std::vector<int64_t>> shapes;  // local shapes by rank; an empty shard keeps its other dims
   bool contiguous = false;                   // the shards one after the other are the tensor
 
-  // Ceil chunks of `dim`, as torch.chunk.
-  ShardCut(std::vector<int64_t> tensor_shape, int64_t cut_dim, int64_t ranks);
+  // Ceil chunks of `dim`, as torch.chunk; no dim: copies.
+  ShardCut(std::vector<int64_t> tensor_shape, std::optional<int64_t> cut_dim, int64_t ranks);
 
   // The place of a rank's shard in `full`: a view.
   at::Tensor part(const at::Tensor& full, int64_t rank) const;

@@ -41,24 +41,30 @@ void ShardGroup::set_mode(std::variant<bool, int64_t> mode) {
     throw ValueError(
         fmt::format("reshard_after_forward = {} of \"{}\": an integer must divide the number of shards, {}", k, name_, shards));
   keep_among_ = k == shards && shards > 1 ? 0 : k;
-  if (keep_among_ > 1) (void)mesh_->neighbours(keep_among_);  // collective: here, where all ranks come by
+  if (keep_among_ > 1) (void)mesh_->neighbours(mesh_->fsdp, keep_among_);  // collective: here, where all ranks come by
 }
 
 void ShardGroup::set_reshard_after_forward(bool on) { set_mode(on); }
 
-void ShardGroup::add(std::unique_ptr<ShardedTensor> tensor) {
-  const std::vector<int64_t> shape = tensor->shape();
-  const int64_t shards = mesh_->fsdp.size();
-  const int64_t dim = *choose_dim(shape, {}, shards).dim;
-  shards_.push_back({std::move(tensor),
-                     Layout::replicated(shape, mesh_->dense).with_cut({"fsdp", dim}),
-                     ShardCut(shape, dim, shards),
-                     {},
-                     {},
-                     {},
-                     {},
-                     {}});
-  if (keep_among_ > 1) kept_cuts_.emplace_back(shape, *choose_dim(shape, {}, keep_among_).dim, keep_among_);
+const Placement& ShardGroup::add(std::unique_ptr<ShardedTensor> tensor) {
+  Placement placement = place_parameter(options_.plan, mesh_->dims, tensor->name(), tensor->shape());
+  const Layout &computed = placement.computed, &layout = placement.layout;
+  const std::vector<int64_t> shape = computed.local_shape(mesh_->rank());
+  const Communicator& ranks = mesh_->along(layout.mesh(), placement.fsdp_axis);
+  std::optional<int64_t> dim;
+  for (const Cut& cut : layout.cuts())
+    if (cut.axis == placement.fsdp_axis) dim = cut.dim;
+  ShardCut cut(shape, dim, ranks.size());
+  std::vector<const Communicator*> terms;
+  for (const std::string& axis : placement.partial_axes) terms.push_back(&mesh_->along(layout.mesh(), axis));
+  if (mesh_->replicate.size() > 1) terms.push_back(&mesh_->replicate);
+  if (keep_among_ > 1) {
+    if (placement.fsdp_axis != "fsdp" || !dim || !computed.cuts().empty())
+      throw ValueError(fmt::format("{}: reshard_after_forward = {} is for parameters that only fsdp cuts", tensor->name(), keep_among_));
+    kept_cuts_.emplace_back(shape, choose_dim(shape, {}, keep_among_).dim, keep_among_);
+  }
+  shards_.push_back({std::move(tensor), std::move(placement), std::move(cut), &ranks, std::move(terms), {}, {}, {}, {}, {}});
+  return shards_.back().placement;
 }
 
 void ShardGroup::adopt(const std::vector<ShardGroup*>& below) {
@@ -77,14 +83,14 @@ std::vector<std::string> ShardGroup::parameter_names() const {
 
 const Layout& ShardGroup::layout(const std::string& parameter) const {
   for (const Shard& s : shards_)
-    if (s.tensor->name() == parameter) return s.layout;
+    if (s.tensor->name() == parameter) return s.placement.layout;
   throw ValueError(fmt::format("{} is not in the group of {}", parameter, name_));
 }
 
 std::vector<std::pair<std::string, DistributedTensor>> ShardGroup::sharded_parameters() const {
   std::vector<std::pair<std::string, DistributedTensor>> out;
   for (const Shard& s : shards_)
-    out.emplace_back(s.tensor->name(), DistributedTensor::from_local(s.tensor->master(), s.layout, mesh_));
+    out.emplace_back(s.tensor->name(), DistributedTensor::from_local(s.tensor->master(), s.placement.layout, mesh_));
   return out;
 }
 
@@ -106,12 +112,11 @@ void ShardGroup::start_unshard(bool forward) {
     for (Shard& s : shards_) s.kept = at::Tensor();
     kept_ = false;
   }
-  const Communicator& ranks = kept_ ? mesh_->neighbours(keep_among_) : mesh_->fsdp;
   for (Shard& s : shards_) {
     if (s.tensor->gathered()) continue;
     const at::Tensor local = kept_ ? s.kept : s.tensor->local();
     WEFT_CHECK(local.is_cpu(), "{}: several ranks need CPU memory", s.tensor->name());
-    s.gather.emplace(local, s.tensor->buffer(), cut_of(s), ranks);
+    s.gather.emplace(local, s.tensor->buffer(), cut_of(s), kept_ ? mesh_->neighbours(*s.ranks, keep_among_) : *s.ranks);
   }
   gathering_ = true;
 }
@@ -144,7 +149,7 @@ void ShardGroup::reshard_after_forward() {
   for (size_t i = 0; i < shards_.size(); ++i) {
     Shard& s = shards_[i];
     if (!kept_)
-      s.kept = kept_cuts_[i].part(s.tensor->full(), mesh_->neighbours(keep_among_).rank()).clone(at::MemoryFormat::Contiguous);
+      s.kept = kept_cuts_[i].part(s.tensor->full(), mesh_->neighbours(*s.ranks, keep_among_).rank()).clone(at::MemoryFormat::Contiguous);
     s.tensor->set_gathered({});
   }
   kept_ = true;
@@ -202,8 +207,11 @@ void ShardGroup::start_reduce() {
     full = full.defined() ? full.to(wire) : at::zeros(s.cut.shape, master.options().dtype(wire));
     s.sent = s.cut.to_flat(full);
     s.received = at::empty(master.sizes(), master.options().dtype(wire));
-    reductions_.push_back(mesh_->fsdp.reduce_scatter(s.sent.data_ptr(), s.received.data_ptr(), s.cut.counts, wire_dtype(s.sent),
-                                                     ReduceOp::kSum, kReduce));
+    const DType dtype = wire_dtype(s.sent);
+    if (s.cut.copies)
+      reductions_.push_back(s.ranks->all_reduce(s.sent.data_ptr(), s.received.data_ptr(), s.sent.numel(), dtype, ReduceOp::kSum, kReduce));
+    else
+      reductions_.push_back(s.ranks->reduce_scatter(s.sent.data_ptr(), s.received.data_ptr(), s.cut.counts, dtype, ReduceOp::kSum, kReduce));
   }
   context_->reducing = this;
 }
@@ -218,14 +226,14 @@ void ShardGroup::finish_reduce() {
     if (!s.received.defined()) continue;
     at::Tensor part = std::exchange(s.received, at::Tensor());
     if (part.scalar_type() == at::kBFloat16) part = part.to(at::kFloat);
-    if (mesh_->replicate.size() > 1) {
+    if (!s.terms.empty()) {
       if (s.unreplicated.defined()) part.add_(std::exchange(s.unreplicated, at::Tensor()));
       if (!all_reduce_) {
         s.unreplicated = part;
         continue;
       }
-      mesh_->replicate.all_reduce(part.data_ptr(), part.data_ptr(), part.numel(), wire_dtype(part), ReduceOp::kSum, kReduce)
-          .wait();
+      for (const Communicator* ranks : s.terms)
+        ranks->all_reduce(part.data_ptr(), part.data_ptr(), part.numel(), wire_dtype(part), ReduceOp::kSum, kReduce).wait();
     }
     if (options_.gradient_divide_factor != 1) part.mul_(1 / options_.gradient_divide_factor);
     s.tensor->add_grad(part);

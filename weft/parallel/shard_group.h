@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "weft/mesh/layout.h"
+#include "weft/mesh/sharding_plan.h"
 #include "weft/parallel/distributed_tensor.h"
 #include "weft/parallel/rank_mesh.h"
 #include "weft/parallel/shard_cut.h"
@@ -30,6 +31,8 @@ struct ShardOptions {
   // Gradients are summed over ranks and divided by this (FSDP2's default is the number of ranks; ours 1: losses divide by global
   // denominators).
   double gradient_divide_factor = 1;
+  // What tp, ep and a model's own axes do to the parameters. Needed where the mesh has any.
+  ShardingPlan plan = {};
 };
 
 // A parameter as its group sees it.
@@ -37,11 +40,11 @@ class ShardedTensor {
  public:
   virtual ~ShardedTensor() = default;
   virtual const std::string& name() const = 0;
-  virtual std::vector<int64_t> shape() const = 0;
+  virtual std::vector<int64_t> shape() const = 0;  // of the whole
   virtual bool trainable() const = 0;
   virtual at::Tensor master() const = 0;  // this rank's part, as the optimizer sees it
   virtual at::Tensor local() = 0;         // the same in the dtype in which it travels
-  virtual at::Tensor buffer() = 0;        // memory to gather to, of the full shape
+  virtual at::Tensor buffer() = 0;        // memory to gather to: what the plan left of the whole
   virtual bool gathered() const = 0;
   virtual at::Tensor full() = 0;                   // while it is gathered
   virtual void set_gathered(at::Tensor full) = 0;  // undefined gives it back
@@ -96,7 +99,7 @@ class ShardGroup {
 
  protected:
   ShardGroup(std::string name, std::shared_ptr<const RankMesh> mesh, ShardOptions options);
-  void add(std::unique_ptr<ShardedTensor> tensor);
+  const Placement& add(std::unique_ptr<ShardedTensor> tensor);
   // Joins the contexts of groups below to this one's, as the outermost: their reshard_after_forward is true where unset, this
   // one's false.
   void adopt(const std::vector<ShardGroup*>& below);
@@ -125,12 +128,14 @@ class ShardGroup {
  private:
   struct Shard {
     std::unique_ptr<ShardedTensor> tensor;
-    Layout layout;
-    ShardCut cut;
+    Placement placement;
+    ShardCut cut;                           // of placement.computed over the fsdp axis
+    const Communicator* ranks = nullptr;    // along that axis
+    std::vector<const Communicator*> terms;  // along the partial axes and replicate
     at::Tensor kept;                     // this rank's part among k neighbours, between forward and backward
     std::optional<TensorGather> gather;  // under way
     at::Tensor sent, received;           // while its gradient is being reduced
-    at::Tensor unreplicated;             // reduced over fsdp, not yet over replicate
+    at::Tensor unreplicated;             // reduced over fsdp, not yet over `terms`
   };
   const ShardCut& cut_of(Shard& s);
   void set_mode(std::variant<bool, int64_t> mode);

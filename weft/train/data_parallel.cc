@@ -106,7 +106,7 @@ std::map<std::string, double> DataParallel::received_bytes() const {
 
 void DataParallel::sum_over_shards(std::vector<double>& values) const {
   if (size() == 1) return;
-  mesh_->fsdp.all_reduce(values.data(), values.data(), static_cast<int64_t>(values.size()), DType::kF64, ReduceOp::kSum, "grad_norm").wait();
+  mesh_->replica.all_reduce(values.data(), values.data(), static_cast<int64_t>(values.size()), DType::kF64, ReduceOp::kSum, "grad_norm").wait();
 }
 
 }  // namespace weft

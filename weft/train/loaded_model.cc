@@ -7,6 +7,7 @@
 #include "weft/base/error.h"
 #include "weft/io/atomic_file.h"
 #include "weft/io/hub_cache.h"
+#include "weft/model/parallelize.h"
 #include "weft/model/weight_map.h"
 #include "weft/parallel/fully_shard.h"
 
@@ -42,8 +43,7 @@ LoadedModel build(const std::string& dir, std::optional<DType> param_dtype, cons
   m.model = std::make_unique<CausalLM>(std::move(config), scalar_of(param_dtype.value_or(m.hf.dtype.value_or(DType::kF32)), dir));
   if (mesh && mesh->world.size() > 1) {
     m.mesh = mesh;
-    for (nn::Module* layer : m.model->children()) fully_shard(*layer, mesh);
-    fully_shard(*m.model, mesh);
+    parallelize(*m.model, mesh);
   }
   m.model->materialize(parse_device(device));
   return m;

@@ -1,9 +1,9 @@
 #include "weft/train/optimizer.h"
 
-#include <ATen/TensorOperators.h>
-#include <ATen/core/Tensor.h>
 #include <ATen/core/grad_mode.h>
+#include <ATen/core/Tensor.h>
 #include <ATen/ops/zeros_like.h>
+#include <ATen/TensorOperators.h>
 
 #include <algorithm>
 #include <cmath>
@@ -13,6 +13,7 @@
 #include "weft/base/math.h"
 #include "weft/base/threads.h"
 #include "weft/kernels/optimizer.h"
+#include "weft/parallel/fully_shard.h"
 
 namespace weft {
 
@@ -26,7 +27,8 @@ double learning_rate_factor(const std::string& type, int64_t step, int64_t warmu
   return min_ratio + (1.0 - min_ratio) * 0.5 * (1.0 + det_cos(std::numbers::pi * progress));
 }
 
-Optimizer::Optimizer(std::vector<nn::Parameter*> parameters, OptimRecipe recipe, int64_t total_updates, SumOverShards sum_over_shards)
+Optimizer::Optimizer(std::vector<nn::Parameter*> parameters, OptimRecipe recipe, int64_t total_updates,
+                     SumOverShards sum_over_shards)
     : recipe_(std::move(recipe)), sum_over_shards_(std::move(sum_over_shards)), total_updates_(total_updates) {
   for (nn::Parameter* p : parameters)
     if (p->trainable()) slots_.push_back({p, at::zeros_like(p->master()), at::zeros_like(p->master())});
@@ -36,17 +38,18 @@ double Optimizer::grad_norm() {
   std::vector<double> parts;
   for (const Slot& s : slots_) {
     const at::Tensor& g = s.parameter->grad();
-    parts.push_back(!g.defined()  ? 0.0
-                    : g.is_cpu() ? kernels::sum_of_squares(g.data_ptr<float>(), g.numel())
-                                 : g.to(at::kDouble).pow(2).sum().item<double>());
+    parts.push_back(!g.defined() || !counts_here(*s.parameter) ? 0.0
+                    : g.is_cpu()                               ? kernels::sum_of_squares(g.data_ptr<float>(), g.numel())
+                                                               : g.to(at::kDouble).pow(2).sum().item<double>());
   }
   if (sum_over_shards_) sum_over_shards_(parts);
   double sum = 0;
   for (size_t i = 0; i < slots_.size(); ++i) {
     if (!std::isfinite(parts[i]))
-      throw ValueError(fmt::format("the gradient of {} is not finite at update {}: nothing was updated. Lower actor.optim.lr, or look at the "
-                                   "rewards and advantages of this step",
-                                   slots_[i].parameter->name(), updates_));
+      throw ValueError(
+          fmt::format("the gradient of {} is not finite at update {}: nothing was updated. Lower actor.optim.lr, or look at the "
+                      "rewards and advantages of this step",
+                      slots_[i].parameter->name(), updates_));
     sum += parts[i];
   }
   return std::sqrt(sum);
@@ -72,7 +75,8 @@ double Optimizer::update(double norm) {
     step.weight_decay = p.dim() >= 2 ? recipe_.weight_decay : 0.0;
     at::Tensor& grad = p.mutable_grad();
     if (grad.is_cpu()) {
-      kernels::adamw(step, grad.data_ptr<float>(), p.master().data_ptr<float>(), s.m.data_ptr<float>(), s.v.data_ptr<float>(), p.master().numel());
+      kernels::adamw(step, grad.data_ptr<float>(), p.master().data_ptr<float>(), s.m.data_ptr<float>(), s.v.data_ptr<float>(),
+                     p.master().numel());
     } else {
       const double t = static_cast<double>(step.step);
       at::Tensor g = grad * step.grad_scale;

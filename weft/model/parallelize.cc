@@ -1,0 +1,54 @@
+#include "weft/model/parallelize.h"
+
+#include <algorithm>
+
+#include "weft/parallel/fully_shard.h"
+
+namespace weft {
+
+ShardingPlan sharding_table(const ModelConfig& c) {
+  ShardingPlan plan{
+      cut("model.embed_tokens.weight", "tp", 0, Shares::kVocabulary),
+      replicated("*norm.weight", "tp"),
+      cut("*.q_proj.*", "tp", 0, Shares::kContraction, c.num_heads),
+      cut("*.k_proj.*", "tp", 0, Shares::kHeads, c.num_kv_heads),
+      cut("*.v_proj.*", "tp", 0, Shares::kHeads, c.num_kv_heads),
+      cut("*.o_proj.weight", "tp", 1, Shares::kContraction, c.num_heads),
+  };
+  const auto add = [&plan](PlanEntry e) { plan.push_back(std::move(e)); };
+  if (!c.tied) add(cut("lm_head.weight", "tp", 0, Shares::kVocabulary));
+  if (c.o_bias) add(replicated("*.o_proj.bias", "tp"));
+  if (c.qk_norm) {  // each rank norms its own heads
+    add(replicated_partial("*.q_norm.weight", "tp"));
+    add(replicated_partial("*.k_norm.weight", "tp"));
+  }
+  const size_t sparse = static_cast<size_t>(std::count(c.moe_layers.begin(), c.moe_layers.end(), true));
+  if (sparse < c.moe_layers.size()) {
+    add(cut("*.mlp.gate_proj.*", "tp", 0, Shares::kContraction));
+    add(cut("*.mlp.up_proj.*", "tp", 0, Shares::kContraction));
+    add(cut("*.mlp.down_proj.weight", "tp", 1, Shares::kContraction));
+    if (c.mlp_bias) add(replicated("*.mlp.down_proj.bias", "tp"));
+  }
+  if (sparse > 0) {
+    add(replicated_partial("*.mlp.gate.weight", "tp"));  // the routed part works on a rank's slice of the tokens
+    add(cut("*.experts.gate_up_proj", "ep", 0));
+    add(cut("*.experts.down_proj", "ep", 0));
+  }
+  if (c.over_encoding) {
+    add(cut("*.over_encoded_embeddings.embedding_list.*", "oe", 0));
+    add(replicated("*.over_encoded_embeddings.projection_list.*", "tp"));
+  }
+  return plan;
+}
+
+std::vector<std::string> own_axes(const ModelConfig& c) { return c.over_encoding ? std::vector<std::string>{"oe"} : std::vector<std::string>{}; }
+
+void parallelize(CausalLM& model, std::shared_ptr<const RankMesh> mesh) {
+  FullyShardOptions options;
+  options.plan = sharding_table(model.config());
+  for (nn::Module* layer : model.children()) fully_shard(*layer, mesh, options);
+  fully_shard(model, mesh, options);
+  model.set_mesh(std::move(mesh));
+}
+
+}  // namespace weft

@@ -1,0 +1,22 @@
+#pragma once
+// Puts a model on a mesh: what the model-parallel axes do to each parameter, then FSDP by layer.
+
+#include <memory>
+
+#include "weft/mesh/sharding_plan.h"
+#include "weft/model/causal_lm.h"
+#include "weft/parallel/rank_mesh.h"
+
+namespace weft {
+
+// One table for all families, for the blocks hold no family's name: attention and MLPs by columns, then rows, on tp; embeddings and head
+// by vocabulary; experts on ep; over-encoded tables on the own axis "oe".
+ShardingPlan sharding_table(const ModelConfig& config);
+
+// The own axes of a model: what a mesh string may name besides replicate, fsdp, cp, tp and ep.
+std::vector<std::string> own_axes(const ModelConfig& config);
+
+// Before materialize(); all ranks of the mesh. UsageError for sizes that the model's shape forbids, with those that work.
+void parallelize(CausalLM& model, std::shared_ptr<const RankMesh> mesh);
+
+}  // namespace weft
