@@ -70,6 +70,7 @@ class Parameter {
 
   // The panels of the forward product; 2-D [N, K] or stacked [E, N, K]. Built on first use after a change, on the caller's thread.
   const kernels::PackedWeight& packed();
+  int64_t packed_bytes() const { return packed_.empty() ? 0 : packed_.bytes(); }
 
   bool trainable() const { return trainable_; }
   void set_trainable(bool on) { trainable_ = on; }

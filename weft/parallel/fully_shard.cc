@@ -50,7 +50,6 @@ class ParameterGroup final : public ShardGroup, public nn::ShardOwner, public nn
     module.add_forward_hook([this](nn::Module&) { after_forward(); });
   }
   using ShardGroup::adopt;
-  ShardContext& context() { return *context_; }
 
   void gather(nn::Parameter&) override {
     unshard();
@@ -76,7 +75,7 @@ class ParameterGroup final : public ShardGroup, public nn::ShardOwner, public nn
   }
   void backward_needs() {
     register_end();
-    gather_for_backward();
+    gather_for_backward(neighbour(-1));
   }
   void register_end() {
     if (std::exchange(context_->end_registered, true)) return;
@@ -155,8 +154,7 @@ void set_reshard_after_backward(nn::Module& module, bool on) {
 }
 
 void set_is_last_backward(nn::Module& module, bool on) {
-  for (nn::Module* m : module.modules())
-    if (ParameterGroup* g = group_of(*m)) g->context().last_backward = on;
+  for (ShardGroup* g : shard_groups(module)) g->set_is_last_backward(on);
 }
 
 void set_modules_to_forward_prefetch(nn::Module& module, const std::vector<nn::Module*>& modules) {

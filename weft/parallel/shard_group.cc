@@ -176,17 +176,11 @@ void ShardGroup::gather_for_forward() {
   }
 }
 
-void ShardGroup::prefetch_in_backward(const std::vector<ShardGroup*>& groups) {
-  for (ShardGroup* g : groups)
-    if (g && g->unshard_in_backward_) g->start_unshard(false);
-}
-
-void ShardGroup::gather_for_backward() {
+void ShardGroup::gather_for_backward(ShardGroup* next) {
   if (unshard_in_backward_) unshard();
-  if (backward_prefetch_.empty())
-    prefetch_in_backward({neighbour(-1)});
-  else
-    prefetch_in_backward(backward_prefetch_);
+  const std::vector<ShardGroup*> one{next};
+  for (ShardGroup* g : backward_prefetch_.empty() ? one : backward_prefetch_)
+    if (g && g->unshard_in_backward_) g->start_unshard(false);
 }
 
 void ShardGroup::finish_backward() {

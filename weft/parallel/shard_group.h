@@ -53,6 +53,7 @@ class ShardedTensor {
 };
 
 class ShardGroup;
+class ModuleTape;
 
 // What the groups under one outermost module share.
 struct ShardContext {
@@ -61,7 +62,11 @@ struct ShardContext {
   bool end_registered = false;       // of the backward that runs
   bool last_backward = true;
   ShardGroup* reducing = nullptr;  // has a reduction under way
-  int64_t running = 0;             // forwards that have begun and not ended
+  // Of libtorch modules (module_group.h): forwards that have begun and not ended, what the outermost leaves for its backward, and
+  // whose backward runs.
+  int64_t running = 0;
+  std::shared_ptr<ModuleTape> recording;
+  std::vector<std::shared_ptr<ModuleTape>> reached;
 };
 
 class ShardGroup {
@@ -93,6 +98,9 @@ class ShardGroup {
   void set_requires_gradient_sync(bool on) { sync_ = on; }
   void set_requires_all_reduce(bool on) { all_reduce_ = on; }
   void set_gradient_divide_factor(double factor) { options_.gradient_divide_factor = factor; }
+  // Of all groups under the outermost module: with false the last reduction may outlive the backward; gradients are complete
+  // after the next backward with true.
+  void set_is_last_backward(bool on) { context_->last_backward = on; }
   // Groups whose gathers begin when this one's has ended, in place of the next one in order. Each costs its memory.
   void set_forward_prefetch(std::vector<ShardGroup*> groups) { forward_prefetch_ = std::move(groups); }
   void set_backward_prefetch(std::vector<ShardGroup*> groups) { backward_prefetch_ = std::move(groups); }
@@ -104,8 +112,9 @@ class ShardGroup {
   // one's false.
   void adopt(const std::vector<ShardGroup*>& below);
 
-  void gather_for_forward();   // and the next one's begins
-  void gather_for_backward();  // likewise; nothing with set_unshard_in_backward(false)
+  void gather_for_forward();  // and the next one's begins
+  // Nothing with set_unshard_in_backward(false). `next`: whose gather begins then, unless set_backward_prefetch said so.
+  void gather_for_backward(ShardGroup* next);
   void reshard_after_forward();
   void finish_backward();  // all its gradients are there
   void start_reduce();
@@ -115,7 +124,7 @@ class ShardGroup {
   bool trainable() const;
   // At the end of a backward: the last reduction, unless more backwards follow.
   static void finish_last_reduce(ShardContext& context);
-  static void prefetch_in_backward(const std::vector<ShardGroup*>& groups);
+  ShardGroup* neighbour(int step) const;  // in the order of the first forward
 
   std::string name_;
   std::shared_ptr<const RankMesh> mesh_;
@@ -139,7 +148,6 @@ class ShardGroup {
   };
   const ShardCut& cut_of(Shard& s);
   void set_mode(std::variant<bool, int64_t> mode);
-  ShardGroup* neighbour(int step) const;  // in the order of the first forward
 
   std::vector<Shard> shards_;
   std::vector<ShardCut> kept_cuts_;  // with k: by shard
