@@ -17,6 +17,8 @@
 #include <immintrin.h>
 #endif
 
+#include "weft/base/this_rank.h"
+
 namespace weft {
 namespace {
 
@@ -63,7 +65,11 @@ struct Job {
 class Pool {
  public:
   explicit Pool(int workers) {
-    for (int i = 0; i < workers; ++i) threads_.emplace_back([this] { loop(); });
+    for (int i = 0; i < workers; ++i)
+      threads_.emplace_back([this, rank = this_rank()] {
+        set_this_rank(rank);
+        loop();
+      });
   }
   ~Pool() {
     {

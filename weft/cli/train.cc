@@ -1,9 +1,15 @@
+#include <filesystem>
 #include <iostream>
 
+#include "weft/base/error.h"
+#include "weft/base/log.h"
 #include "weft/base/signals.h"
+#include "weft/base/this_rank.h"
 #include "weft/base/threads.h"
+#include "weft/base/trace.h"
 #include "weft/cli/command.h"
 #include "weft/comm/launch.h"
+#include "weft/io/atomic_file.h"
 #include "weft/train/sft.h"
 #include "weft/train/trainer.h"
 
@@ -37,13 +43,48 @@ void on_ranks(const Recipe& recipe, const std::function<void(std::shared_ptr<con
   run_ranks(static_cast<int>(dims.world()), options, [&](Communicator& world) { fn(make_rank_mesh(dims, world)); });
 }
 
+// The trace of a process whose ranks are all here goes to `path`; of one of several, beside it, with the rank in its name.
+std::string trace_path(const std::string& path, int rank) {
+  if (rank < 0) return path;
+  const std::filesystem::path p(path);
+  return (p.parent_path() / fmt::format("{}.rank_{}{}", p.stem().string(), rank, p.extension().string())).string();
+}
+
+// Runs fn with a trace, which is also written when fn throws.
+void traced(const Arguments& args, const std::function<void()>& fn) {
+  const std::string path = args.get("--trace");
+  if (path.empty()) return fn();
+  if (const std::filesystem::path folder = std::filesystem::path(path).parent_path();
+      !folder.empty() && !std::filesystem::is_directory(folder))
+    throw UsageError(fmt::format("--trace {}: there is no directory {}", path, folder.string()));
+  start_trace();
+  const auto write = [&] {
+    stop_trace();
+    write_file_atomically(trace_path(path, this_rank()), trace_json());
+    if (const int64_t dropped = trace_dropped(); dropped > 0)
+      log_warn("--trace: the {} oldest events of busy threads were dropped; what is left is whole from the end backwards",
+               dropped);
+  };
+  try {
+    fn();
+  } catch (...) {
+    write();
+    throw;
+  }
+  write();
+}
+
+const Option kPrintConfig{"--print-config", "", "print the resolved recipe with all defaults and stop"};
+const Option kTrace{"--trace", "FILE",
+                    "write a trace of phases and communication for Perfetto; processes: FILE with .rank_N in its name"};
+
 }  // namespace
 
 Command train_command() {
   return {"train",
           "Post-trains a model with reinforcement learning (GRPO and its kin), as a recipe says.",
           "RECIPE [section.key=value ...]",
-          {{"--print-config", "", "print the resolved recipe with all defaults and stop"}},
+          {kPrintConfig, kTrace},
           "weft train recipe.toml rollout.n=16 trainer.total_training_steps=100",
           1,
           SIZE_MAX,
@@ -53,7 +94,9 @@ Command train_command() {
               std::cout << print_recipe(recipe);
               return kExitDone;
             }
-            on_ranks(recipe, [&](std::shared_ptr<const RankMesh> mesh) { Trainer(recipe, registry, std::move(mesh)).run(); });
+            traced(args, [&] {
+              on_ranks(recipe, [&](std::shared_ptr<const RankMesh> mesh) { Trainer(recipe, registry, std::move(mesh)).run(); });
+            });
             return kExitDone;
           }};
 }
@@ -62,7 +105,7 @@ Command sft_command() {
   return {"sft",
           "Trains on rows with messages, or prompt and completion, as a recipe says.",
           "RECIPE [section.key=value ...]",
-          {{"--print-config", "", "print the resolved recipe with all defaults and stop"}},
+          {kPrintConfig, kTrace},
           "weft sft recipe.toml actor.optim.lr=1e-3",
           1,
           SIZE_MAX,
@@ -72,7 +115,10 @@ Command sft_command() {
               std::cout << print_recipe(recipe);
               return kExitDone;
             }
-            on_ranks(recipe, [&](std::shared_ptr<const RankMesh> mesh) { SftTrainer(recipe, registry, std::move(mesh)).run(); });
+            traced(args, [&] {
+              on_ranks(recipe,
+                       [&](std::shared_ptr<const RankMesh> mesh) { SftTrainer(recipe, registry, std::move(mesh)).run(); });
+            });
             return kExitDone;
           }};
 }

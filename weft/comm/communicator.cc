@@ -101,6 +101,7 @@ int Communicator::size() const { return group_->size(); }
 const std::string& Communicator::axis() const { return group_->axis; }
 int Communicator::world_rank(int member) const { return group_->ranks[static_cast<size_t>(check_member(member, "member"))]; }
 CommStats& Communicator::stats() const { return context_->stats; }
+double Communicator::seconds_waited() const { return context_->queue->seconds_waited(); }
 
 Communicator Communicator::sub(std::span<const int> ranks, const std::string& axis) const {
   std::vector<int> world;
@@ -165,6 +166,7 @@ Work Communicator::enqueue(std::shared_ptr<Op> op, std::string_view purpose) con
     received = op->bytes - sent;
   }
   if (op->peer < 0) op->sequence = group_->next_sequence++;
+  op->purpose = purpose;
   context_->queue->enqueue(op);
   context_->stats.add(op->kind, axis(), purpose, sent, received);
   return {context_, std::move(op)};

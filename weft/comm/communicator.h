@@ -114,6 +114,8 @@ class Communicator {
 
   // Of this rank on all its communicators.
   CommStats& stats() const;
+  // How long this rank has stood in communication, on all its communicators, instead of computing [s].
+  double seconds_waited() const;
 
  private:
   std::shared_ptr<Op> new_op(OpKind kind, DType dtype) const;

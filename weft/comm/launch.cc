@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "weft/base/error.h"
+#include "weft/base/this_rank.h"
 #include "weft/base/threads.h"
 #include "weft/comm/mpi_engine.h"
 #include "weft/comm/rank_context.h"
@@ -138,6 +139,7 @@ void run_threads(int n, const CommOptions& options, const std::function<void(Com
   std::vector<std::thread> threads;
   for (int r = 0; r < n; ++r) {
     threads.emplace_back([&, r] {
+      set_this_rank(r);
       set_threads(options, n);
       bool culprit = false;
       const std::exception_ptr error = run_rank(local[static_cast<size_t>(r)], fn, &culprit);
@@ -155,6 +157,7 @@ void run_threads(int n, const CommOptions& options, const std::function<void(Com
 // This process's rank of a job of processes.
 void run_process(int n, const CommOptions& options, const std::function<void(Communicator&)>& fn) {
   const MpiWorld mpi = start_mpi();
+  set_process_rank(mpi.rank);
   if (mpi.size != n) throw UsageError(fmt::format("the mesh has {} ranks, and MPI started {}: make them equal", n, mpi.size));
   JobFailure failure;
   RankContext context;

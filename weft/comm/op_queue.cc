@@ -7,6 +7,7 @@
 
 #include "weft/base/clock.h"
 #include "weft/base/threads.h"
+#include "weft/base/trace.h"
 
 namespace weft {
 namespace {
@@ -15,6 +16,22 @@ namespace {
 // waking a thread for it as long.
 constexpr int64_t kOwnBytes = 128 << 10;
 constexpr double kSleep = 0.2;  // seconds; also how soon a failed job is noticed
+
+TraceDetail detail_of(const Op& op) { return {op.group->axis, op.purpose, op.bytes}; }
+
+// Adds the time until its end to a rank's waiting.
+class WaitClock {
+ public:
+  explicit WaitClock(std::atomic<int64_t>* total) : total_(total), begin_ns_(steady_ns()) {}
+  ~WaitClock() { total_->fetch_add(steady_ns() - begin_ns_, std::memory_order_relaxed); }
+  WaitClock(const WaitClock&) = delete;
+  WaitClock& operator=(const WaitClock&) = delete;
+  int64_t begin_ns() const { return begin_ns_; }
+
+ private:
+  std::atomic<int64_t>* total_;
+  const int64_t begin_ns_;
+};
 
 }  // namespace
 
@@ -47,6 +64,7 @@ void OpQueue::stop() {
 void OpQueue::enqueue(std::shared_ptr<Op> op) {
   if (failure_->failed()) throw PeerLostError(failure_->reason());
   ring_->enqueued(op.get());
+  if (trace_on()) op->launched_ns = trace_clock_ns();
   engine_->post(*op);
   const bool small = op->bytes <= kOwnBytes;
   {
@@ -54,7 +72,11 @@ void OpQueue::enqueue(std::shared_ptr<Op> op) {
     inbox_.push_back(op);
     open_count_.fetch_add(1);
   }
-  const bool tried = (!background_ || small) && try_advance();
+  bool tried = false;
+  if (!background_ || small) {
+    const WaitClock clock(&waited_ns_);
+    tried = try_advance();
+  }
   if (background_ && !op->done.load(std::memory_order_acquire) && (!tried || engine_->must_poll())) thread_event_.signal();
 }
 
@@ -79,6 +101,9 @@ bool OpQueue::advance_all() {
     std::erase_if(open_, [&](const std::shared_ptr<Op>& op) {
       if (!engine_->advance(*op, &moved)) return false;
       ring_->finished(*op);
+      if (op->launched_ns != 0)
+        trace_operation(op_kind_name(op->kind).data(), op->group->ranks[static_cast<size_t>(op->group->me)], op->launched_ns,
+                        trace_clock_ns(), detail_of(*op));
       open_count_.fetch_sub(1);
       op->done.store(true, std::memory_order_release);
       return moved = true;
@@ -93,6 +118,7 @@ bool OpQueue::advance_all() {
 void OpQueue::wait(Op& op) {
   if (op.done.load(std::memory_order_acquire)) return;
   ring_->started_waiting(op);
+  const WaitClock clock(&waited_ns_);
   waiting_.fetch_add(1);
   int round = 0;
   while (!op.done.load(std::memory_order_acquire) && !failure_->failed()) {
@@ -107,6 +133,7 @@ void OpQueue::wait(Op& op) {
   }
   waiting_.fetch_sub(1);
   ring_->stopped_waiting();
+  if (trace_on()) trace_span("wait", "wait", clock.begin_ns(), trace_clock_ns(), detail_of(op));
   if (background_ && open_count_.load() > 0) thread_event_.signal();
   if (!op.done.load(std::memory_order_acquire)) {
     withdraw_all();

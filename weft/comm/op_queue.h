@@ -35,6 +35,8 @@ class OpQueue {
   void drain();
   // Takes an operation back whose buffers are about to go. The job cannot go on after that.
   void withdraw(Op& op);
+  // How long this rank has stood in wait() and, where it moves the bytes itself, in enqueue() [s].
+  double seconds_waited() const { return 1e-9 * static_cast<double>(waited_ns_.load(std::memory_order_relaxed)); }
   // A peer has moved. Any thread.
   void notify();
   // Ends the communication thread; what is still open stays undone. All queues of a process stop before the first of them goes.
@@ -60,6 +62,7 @@ class OpQueue {
   std::atomic<int> open_count_{0};         // inbox_ and open_
 
   std::atomic<int> waiting_{0};  // threads inside wait()
+  std::atomic<int64_t> waited_ns_{0};
   std::atomic<bool> stopping_{false};
   Event caller_event_, thread_event_;
   std::thread thread_;

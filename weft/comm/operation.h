@@ -63,6 +63,8 @@ struct Op {
   std::byte* out = nullptr;  // of the joining step
   int64_t out_count = 0;     // elements
   int64_t bytes = 0;         // of the rank's largest buffer: what messages show
+  std::string purpose;       // of its bytes
+  int64_t launched_ns = 0;   // where it is traced
   std::vector<Step> steps;
   std::vector<std::byte> owned;  // a copy of a small input, so that out may be in
 

@@ -9,8 +9,10 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <optional>
 
 #include "weft/base/error.h"
+#include "weft/base/trace.h"
 #include "weft/nn/autograd.h"
 #include "weft/nn/view.h"
 #include "weft/parallel/fully_shard.h"
@@ -133,6 +135,7 @@ ActorOutput run(CausalLM& model, std::span<const Trajectory* const> trajectories
     special = std::move(r);
   }
   Routing& routing = special ? *special : live;
+  std::optional<TraceSpan> span(std::in_place, "forward");
   at::Tensor hidden = model.forward(p.batch, attention, routing, {options.recompute});
   if (replay) replay->check_consumed();
   if (moe && options.record) append_traces(model, p, buffer, *options.record);
@@ -140,6 +143,7 @@ ActorOutput run(CausalLM& model, std::span<const Trajectory* const> trajectories
   nn::HeadOutput head = model.log_probs(model.final_norm(rows), p.head, options.entropy);
   out.log_probs = floats(head.log_probs);
   if (options.entropy) out.entropy = floats(head.entropy);
+  span.reset();
   if (!loss) return out;
 
   const TokenGradients g = (*loss)(out);
@@ -157,6 +161,7 @@ ActorOutput run(CausalLM& model, std::span<const Trajectory* const> trajectories
       grads.push_back(at::full({}, options.router_aux, total.options()));
     }
   }
+  span.emplace("backward");
   nn::backward(roots, grads);
   return out;
 }

@@ -104,6 +104,13 @@ std::map<std::string, double> DataParallel::received_bytes() const {
   return out;
 }
 
+void DataParallel::report_wait_share(double before, MetricsRow& row) const {
+  if (size() == 1) return;
+  const double share = (seconds_waited() - before) / std::max(1e-9, *row.find("timing_s/step"));
+  row.set("perf/comm_wait_share/mean", sum(share) / size());
+  row.set("perf/comm_wait_share/max", max(share));
+}
+
 void DataParallel::sum_over_shards(std::vector<double>& values) const {
   if (size() == 1) return;
   mesh_->replica.all_reduce(values.data(), values.data(), static_cast<int64_t>(values.size()), DType::kF64, ReduceOp::kSum, "grad_norm").wait();

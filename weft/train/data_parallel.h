@@ -13,6 +13,7 @@
 
 #include "weft/parallel/rank_mesh.h"
 #include "weft/train/actor.h"
+#include "weft/train/metrics.h"
 
 namespace weft {
 
@@ -47,6 +48,11 @@ class DataParallel {
   double max(double mine) const;
   // What this rank has received so far, by "axis/purpose" [bytes]; empty for one rank. Not collective.
   std::map<std::string, double> received_bytes() const;
+  // How long this rank has stood in communication so far [s]; 0 for one rank. Not collective.
+  double seconds_waited() const { return mesh_ ? mesh_->world.seconds_waited() : 0; }
+  // perf/comm_wait_share/mean and /max over the ranks: the share of timing_s/step that went by in communication, since
+  // seconds_waited() was `before`. Collective; nothing for one rank.
+  void report_wait_share(double before, MetricsRow& row) const;
   // Over the ranks whose shards make one copy of the parameters.
   void sum_over_shards(std::vector<double>& values) const;
 

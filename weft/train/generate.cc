@@ -6,6 +6,7 @@
 #include "weft/base/error.h"
 #include "weft/base/random.h"
 #include "weft/base/signals.h"
+#include "weft/base/trace.h"
 
 namespace weft {
 
@@ -39,6 +40,7 @@ SamplingParams validation_params(const Recipe& recipe) {
 
 std::vector<ScoredSample> generate(Engine& engine, const std::vector<Prompt>& prompts, const SamplingParams& params, uint64_t seed,
                                    const std::function<void(int64_t, int64_t)>& progress) {
+  const TraceSpan span("generate");
   auto abort_all = [&](size_t count) {
     for (size_t i = 0; i < count; ++i) engine.abort(static_cast<RequestId>(i));
   };
@@ -77,6 +79,7 @@ std::vector<ScoredSample> generate(Engine& engine, const std::vector<Prompt>& pr
 
 void score(RewardSet& rewards, const PromptSource& source, const std::vector<Prompt>& prompts, std::vector<ScoredSample>& samples) {
   if (samples.empty()) return;
+  const TraceSpan span("reward");
   const size_t n = samples.size() / prompts.size();
   std::vector<RewardRequest> requests;
   for (size_t i = 0; i < samples.size(); ++i)

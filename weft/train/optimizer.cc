@@ -12,6 +12,7 @@
 #include "weft/base/error.h"
 #include "weft/base/math.h"
 #include "weft/base/threads.h"
+#include "weft/base/trace.h"
 #include "weft/kernels/optimizer.h"
 #include "weft/parallel/fully_shard.h"
 
@@ -35,6 +36,7 @@ Optimizer::Optimizer(std::vector<nn::Parameter*> parameters, OptimRecipe recipe,
 }
 
 double Optimizer::grad_norm() {
+  const TraceSpan span("optimizer");
   std::vector<double> parts;
   for (const Slot& s : slots_) {
     const at::Tensor& g = s.parameter->grad();
@@ -61,6 +63,7 @@ double Optimizer::next_lr() const {
 }
 
 double Optimizer::update(double norm) {
+  const TraceSpan span("optimizer");
   at::NoGradGuard guard;
   kernels::AdamWStep step;
   step.lr = next_lr();

@@ -5,6 +5,7 @@
 #include "weft/base/error.h"
 #include "weft/base/log.h"
 #include "weft/base/signals.h"
+#include "weft/base/trace.h"
 #include "weft/parallel/fully_shard.h"
 #include "weft/rollout/engine.h"
 #include "weft/train/actor.h"
@@ -97,6 +98,8 @@ void SftTrainer::run() {
 }
 
 void SftTrainer::step() {
+  const TraceSpan span("step");
+  const double waited = ranks_.seconds_waited();
   StepTimer timer;
   MetricsRow row;
   std::vector<const Trajectory*> rows;
@@ -137,6 +140,7 @@ void SftTrainer::step() {
   ++progress_.updates;
   progress_.cursor = sampler_->cursor();
   timer.mark("step", row);
+  ranks_.report_wait_share(waited, row);
   row.set("perf/throughput", fed / std::max(1e-9, *row.find("timing_s/step")));
   const bool last = progress_.step == total_steps_;
   if (val_ && recipe_.trainer.test_freq > 0 && (progress_.step % recipe_.trainer.test_freq == 0 || last)) row.set("sft/val_loss", validation_loss());
@@ -148,6 +152,7 @@ void SftTrainer::step() {
 }
 
 double SftTrainer::validation_loss() {
+  const TraceSpan span("validation");
   std::vector<const Trajectory*> rows;
   for (int64_t i = 0; i < val_->size(); ++i) rows.push_back(&val_->row(i));
   const DataParallel::Share share = ranks_.share(rows, recipe_.actor.max_tokens_per_micro_batch);
@@ -160,6 +165,7 @@ double SftTrainer::validation_loss() {
 }
 
 void SftTrainer::save() {
+  const TraceSpan span("checkpoint");
   progress_.command = "sft";
   save_checkpoint(checkpoints(), model_, *optimizer_, progress_, recipe_.trainer.max_ckpt_to_keep);
 }

@@ -12,6 +12,7 @@
 #include "weft/base/random.h"
 #include "weft/base/signals.h"
 #include "weft/base/threads.h"
+#include "weft/base/trace.h"
 #include "weft/parallel/distributed_tensor.h"
 #include "weft/parallel/fully_shard.h"
 #include "weft/rl/grpo.h"
@@ -134,6 +135,7 @@ bool Trainer::parity_promised() const { return recipe_.trainer.device == "cpu" &
 
 void Trainer::refit_rollout() {
   if (!rollout_model_) return;
+  const TraceSpan span("refit");
   at::NoGradGuard guard;
   for (nn::Parameter* p : rollout_model_->parameters()) {
     const nn::Parameter& trained = *actor_->model->find_parameter(p->name());
@@ -204,12 +206,14 @@ void Trainer::announce() {
 }
 
 void Trainer::step() {
+  const TraceSpan span("step");
   StepTimer timer;
   MetricsRow row;
   StepData data;
   data.step = progress_.step + 1;
   const DatasetCursor before = sampler_->cursor();
   const std::map<std::string, double> received = ranks_.received_bytes();
+  const double waited = ranks_.seconds_waited();
   const bool resumed = progress_.under_way.has_value();
   progress_.cursor = before;
   try {
@@ -267,6 +271,7 @@ void Trainer::step() {
   refit_rollout();
   timer.mark("refit", row);
   timer.finish(data.samples, row);
+  ranks_.report_wait_share(waited, row);
   for (const auto& [name, bytes] : ranks_.received_bytes()) {
     const auto it = received.find(name);
     row.set("comm/" + name + "/received_bytes", bytes - (it != received.end() ? it->second : 0.0));
@@ -294,6 +299,7 @@ void Trainer::stop(const std::string& why, const StepData* under_way) {
 }
 
 void Trainer::save(const StepData* under_way) {
+  const TraceSpan span("checkpoint");
   progress_.command = kCommand;
   progress_.values["kl_coef"] = kl_coef_;
   progress_.under_way.reset();
@@ -328,6 +334,7 @@ void Trainer::validate_now() {
 }
 
 MetricsRow Trainer::validate() {
+  const TraceSpan span("validation");
   return evaluate(*engine_, ranks_, *val_, *rewards_, *tokenizer_, validation_params(recipe_), hash_combine(static_cast<uint64_t>(recipe_.rollout.seed), uint64_t{0x76616c}),
                   [this](int64_t done, int64_t total) {
                     note(fmt::format("validation: {}/{}", done, total));

@@ -5,6 +5,7 @@
 #include "weft/base/error.h"
 #include "weft/base/random.h"
 #include "weft/base/signals.h"
+#include "weft/base/trace.h"
 #include "weft/rl/kl.h"
 #include "weft/train/step_data.h"
 #include "weft/train/trainer.h"
@@ -15,6 +16,7 @@ namespace weft {
 // At least one whole trajectory and 1 % of tokens; which ones is drawn from the step.
 void Trainer::check_step_parity(StepData& data) {
   if (recipe_.trainer.parity == "off") return;
+  const TraceSpan span("parity");
   int64_t tokens = 0, wanted = 0;
   for (const Trajectory* t : data.trajectories) tokens += static_cast<int64_t>(t->response_ids.size());
   std::vector<const Trajectory*> sample;
@@ -46,6 +48,7 @@ void Trainer::check_step_parity(StepData& data) {
 }
 
 void Trainer::compute_log_probs(StepData& data) {
+  const TraceSpan span("old_log_prob");
   auto forward_all = [&](CausalLM& model, const ActorOptions& options, std::vector<std::vector<float>>& out) {
     const DataParallel::Share share = ranks_.share(data.trajectories, recipe_.actor.max_tokens_per_micro_batch);
     std::vector<float> mine;
