@@ -108,9 +108,11 @@ void pack_panel(const T* w, int64_t rows, int64_t k, T* to) {
         to[i / kPair * kPair * kPanelColumns + j * kPair + i % kPair] = w[j * k + i];
 }
 
+constexpr LeafSpan kOneChain{0, 0, 0};
+
 // y is outputs [first, first + y.cols).
 void forward(ConstMatrix x, const PackedWeight& packed, int64_t first, const float* bias, std::span<const int64_t> offsets,
-             Matrix y, Chain chain) {
+             Matrix y, LeafSpan leaves) {
   const PackedWeight::Impl& w = packed.impl();
   WEFT_CHECK(x.cols == w.k && first % kPanelColumns == 0 && first + y.cols <= w.n && y.rows == x.rows,
              "product of [{}, {}] and [{}, {}] from output {} into [{}, {}]", x.rows, x.cols, w.n, w.k, first, y.rows, y.cols);
@@ -118,9 +120,8 @@ void forward(ConstMatrix x, const PackedWeight& packed, int64_t first, const flo
              dtype_name(y.dtype));
   check_offsets(offsets, w.experts, x.rows);
   const GemmTable& simd = table();
-  const bool leaves = chain == Chain::kLeaves;
   int64_t most = kForwardRows;
-  if (leaves) most = std::clamp(kLeafFloats / std::max<int64_t>(w.k, 1), 2 * simd.tile_rows, kForwardRows);
+  if (leaves.count > 0) most = std::clamp(kLeafFloats / std::max<int64_t>(w.k, 1), 2 * simd.tile_rows, kForwardRows);
   const RowBlocks rows(offsets, most, simd.tile_rows);
   const int64_t panels = (y.cols + kPanelColumns - 1) / kPanelColumns;
   int64_t block = kForwardPanels;
@@ -267,12 +268,21 @@ int64_t PackedWeight::bytes() const { return impl_->bytes; }
 void gemm(ConstMatrix x, const PackedWeight& w, const float* bias, Matrix y, Chain chain) {
   WEFT_CHECK(y.cols == w.n(), "product with {} outputs into {} columns", w.n(), y.cols);
   const int64_t offsets[] = {0, x.rows};
-  forward(x, w, 0, bias, offsets, y, chain);
+  forward(x, w, 0, bias, offsets, y, chain == Chain::kLeaves ? LeafSpan{x.cols} : kOneChain);
 }
 
 void gemm_columns(ConstMatrix x, const PackedWeight& w, int64_t first, Matrix y) {
   const int64_t offsets[] = {0, x.rows};
-  forward(x, w, first, nullptr, offsets, y, Chain::kSingle);
+  forward(x, w, first, nullptr, offsets, y, kOneChain);
+}
+
+void gemm_leaves(ConstMatrix x, const PackedWeight& w, LeafSpan span, Matrix y) {
+  WEFT_CHECK(span.count > 0 && span.first % span.count == 0 && span.first + span.count <= kNumLeaves && kNumLeaves % span.count == 0 &&
+                 x.cols == span.columns(),
+             "{} columns for leaves [{}, {}) of {}", x.cols, span.first, span.first + span.count, span.k);
+  WEFT_CHECK(y.cols == w.n() && y.dtype == DType::kF32, "leaves of {} outputs into {} columns of {}", w.n(), y.cols, dtype_name(y.dtype));
+  const int64_t offsets[] = {0, x.rows};
+  forward(x, w, 0, nullptr, offsets, y, span);
 }
 
 void gemm_input_grad(ConstMatrix dy, ConstMatrix w, Matrix dx, bool accumulate) {
@@ -300,7 +310,7 @@ void gemm_bias_grad(ConstMatrix dy, float* dbias) {
 
 void grouped_gemm(ConstMatrix x, const PackedWeight& w, std::span<const int64_t> offsets, Matrix y) {
   WEFT_CHECK(y.cols == w.n(), "product with {} outputs into {} columns", w.n(), y.cols);
-  forward(x, w, 0, nullptr, offsets, y, Chain::kSingle);
+  forward(x, w, 0, nullptr, offsets, y, kOneChain);
 }
 
 void grouped_gemm_input_grad(ConstMatrix dy, const void* w, DType w_dtype, std::span<const int64_t> offsets, Matrix dx) {

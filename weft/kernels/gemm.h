@@ -30,6 +30,13 @@ enum class Chain { kSingle, kLeaves };
 inline constexpr int kNumLeaves = 8;
 // b(i) = 2*floor(i*ceil(K/2)/8), b(8) = K: where leaf i begins (design: every tp size in {1,2,4,8} cuts here).
 constexpr int64_t leaf_begin(int64_t k, int i) { return i == kNumLeaves ? k : 2 * (i * ((k + 1) / 2) / kNumLeaves); }
+// The leaves of a contraction of length k that one rank holds: `count` (1, 2, 4 or 8) of them from `first`, a multiple of count.
+struct LeafSpan {
+  int64_t k = 0;
+  int first = 0, count = kNumLeaves;
+  constexpr int64_t begin(int leaf) const { return leaf_begin(k, first + leaf) - leaf_begin(k, first); }
+  constexpr int64_t columns() const { return begin(count); }
+};
 
 // Weights [E, N, K] (E = 1 for a dense layer) copied into panels of sixteen outputs: [K][16] fp32, [ceil(K / 2)][16][2] bf16. The
 // layout is the same for every target. Owns its memory. Rebuilt in place by pack() when the weight changes; packed_for() tells
@@ -62,6 +69,9 @@ class PackedWeight {
 // y [M, N] = x [M, K] w^T, then + bias [N] (fp32, may be null) after the chain or tree. y fp32 or bf16. w has one expert.
 // gemm_columns: y [M, n] is outputs [first, first + n) of it, first a multiple of 16; the same bits.
 void gemm(ConstMatrix x, const PackedWeight& w, const float* bias, Matrix y, Chain chain = Chain::kSingle);
+// gemm_leaves: x and w are the columns [leaf_begin(k, first), leaf_begin(k, first + count)) of the whole, y [M, N] fp32 is their part of
+// the tree. What the ranks hold, joined by a binary tree, has the bits of kLeaves.
+void gemm_leaves(ConstMatrix x, const PackedWeight& w, LeafSpan span, Matrix y);
 void gemm_columns(ConstMatrix x, const PackedWeight& w, int64_t first, Matrix y);
 
 // dx [M, K] = dy [M, N] w, w contiguous [N, K] fp32 or bf16. dx fp32 or bf16; accumulate adds to an fp32 dx instead of storing.

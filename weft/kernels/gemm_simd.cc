@@ -124,14 +124,14 @@ void forward_chain(const Operands& o, int64_t vectors, int64_t rows, int64_t beg
   }
 }
 
-// Eight chains and their tree, for `vectors` panels: a binary counter of partial sums in scratch. Returns the sum.
-float* forward_leaves(const Operands& o, int64_t vectors, int64_t rows, int64_t k) {
+// The chains of a span and their tree, for `vectors` panels: a binary counter of partial sums in scratch. Returns the sum.
+float* forward_leaves(const Operands& o, int64_t vectors, int64_t rows, LeafSpan span) {
   const int64_t ldc = 16 * vectors, size = rows * ldc;
   float* stack = scratch(Scratch::kTree, 4 * size);
   int64_t depth = 0;
-  for (int leaf = 0; leaf < kNumLeaves; ++leaf) {
+  for (int leaf = 0; leaf < span.count; ++leaf) {
     float* top = stack + depth * size;
-    const int64_t begin = leaf_begin(k, leaf), end = leaf_begin(k, leaf + 1);
+    const int64_t begin = span.begin(leaf), end = span.begin(leaf + 1);
     if (begin == end) std::memset(top, 0, static_cast<size_t>(size) * sizeof(float));
     forward_chain(o, vectors, rows, begin, end, 0, top, ldc, Into::kStore);
     for (int done = leaf; done & 1; done >>= 1, --depth) {
@@ -183,15 +183,16 @@ void forward(const ForwardBlock& t) {
   const bool fp32_a = o.form != Form::kDot, tiled = fp32_a && rows > 2 * kTileRows, copy = fp32_a && (tiled || x_bf16);
   o.expand = tiled && o.form != Form::kF32;
   const bool swap = o.expand && o.form == Form::kPairs;
+  const bool leaves = t.leaves.count > 0;
   int64_t group = k;
-  if (copy && !t.leaves && rows * k > kBlockFloats) group = kDepthBlock * (1 + kBlockFloats / (rows * kDepthBlock));
+  if (copy && !leaves && rows * k > kBlockFloats) group = kDepthBlock * (1 + kBlockFloats / (rows * kDepthBlock));
   const int64_t cols = 16 * (t.last_panel - t.first_panel);
-  const bool all_direct = t.y.dtype == DType::kF32 && !t.leaves && 16 * t.last_panel <= t.n;
+  const bool all_direct = t.y.dtype == DType::kF32 && !leaves && 16 * t.last_panel <= t.n;
   float* c = nullptr;
   int64_t ldc = t.y.stride;
   if (all_direct) {
     c = static_cast<float*>(t.y.data) + 16 * t.first_panel;
-  } else if (!t.leaves) {
+  } else if (!leaves) {
     c = scratch(Scratch::kC, rows * cols);
     ldc = cols;
   }
@@ -216,8 +217,8 @@ void forward(const ForwardBlock& t) {
     for (int64_t p = t.first_panel, v = 0; p < t.last_panel; p += v) {
       v = vectors_for(rows, t.last_panel - p);
       o.panel = static_cast<const char*>(t.panels) + p * panel_bytes;
-      if (t.leaves) {
-        finish(t, forward_leaves(o, v, rows, k), 16 * v, 16 * p, v);
+      if (leaves) {
+        finish(t, forward_leaves(o, v, rows, t.leaves), 16 * v, 16 * p, v);
         continue;
       }
       float* out = c + 16 * (p - t.first_panel);

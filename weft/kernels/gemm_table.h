@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "weft/kernels/gemm.h"
 #include "weft/kernels/matrix.h"
 
 namespace weft::kernels {
@@ -19,7 +20,7 @@ struct ForwardBlock {
   int64_t n = 0, first_panel = 0, last_panel = 0;
   const float* bias = nullptr;
   Matrix y;
-  bool leaves = false;
+  LeafSpan leaves{0, 0, 0};  // count 0: one chain
 };
 
 // C [rows, cols] (+)= A B in chains of `chain` over depth, each from +0, added ascending. A(i, d) is a[i][d], or a[d][i] if

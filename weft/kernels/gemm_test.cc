@@ -241,32 +241,41 @@ TEST_F(GemmTest, Forward_RowsDoNotDependOnTheBatch) {
     }
 }
 
-// A row-parallel cut: each rank sums its own leaves, the partial sums meet in the same tree.
+// A row-parallel cut: each rank sums its own leaves, the partial sums meet in the same tree. Cut at ceil chunks they do not.
 TEST_F(GemmTest, Leaves_AreWhatShardsSum) {
   constexpr int64_t kM = 9, kN = 20;
-  for (const int64_t k : {5, 96, 1025}) {
-    Buffer x(DType::kBF16, kM, k, 1), w(DType::kBF16, kN, k, 2), whole(DType::kF32, kM, kN, 0);
-    PackedWeight packed;
-    packed.pack(w.data(), w.dtype, 1, kN, k);
-    gemm(x.matrix(), packed, nullptr, whole.matrix(), Chain::kLeaves);
-    std::vector<Buffer> sums;
-    for (int leaf = 0; leaf < kNumLeaves; ++leaf) {
-      const int64_t begin = leaf_begin(k, leaf), size = leaf_begin(k, leaf + 1) - begin;
-      Buffer slice(DType::kBF16, kN, size, 0), sum(DType::kF32, kM, kN, 0);
-      for (int64_t i = 0; i < kN * size; ++i)
-        slice.h[static_cast<size_t>(i)] = w.h[static_cast<size_t>(i / size * k + begin + i % size)];
-      packed.pack(slice.data(), slice.dtype, 1, kN, size);
-      Matrix columns = x.matrix();
-      columns.data = x.h.data() + begin;
-      columns.cols = size;
-      gemm(columns, packed, nullptr, sum.matrix());
-      sums.push_back(sum);
+  for (const DType dtype : {DType::kBF16, DType::kF32})
+    for (const int64_t k : {5, 50, 96, 1025}) {
+      Buffer x(dtype, kM, k, 1), w(dtype, kN, k, 2);
+      Buffer whole(DType::kF32, kM, kN, 0);
+      PackedWeight packed;
+      packed.pack(w.data(), w.dtype, 1, kN, k);
+      gemm(x.matrix(), packed, nullptr, whole.matrix(), Chain::kLeaves);
+      const auto columns = [&](const Buffer& from, int64_t rows, int64_t begin, int64_t size) {
+        Buffer slice(dtype, rows, size, 0);
+        for (int64_t i = 0; i < rows * size; ++i) {
+          const size_t to = static_cast<size_t>(i), at = static_cast<size_t>(i / size * k + begin + i % size);
+          if (dtype == DType::kF32) slice.f[to] = from.f[at];
+          else slice.h[to] = from.h[at];
+        }
+        return slice;
+      };
+      for (const int ranks : {1, 2, 4, 8}) {
+        std::vector<Buffer> sums;
+        for (int r = 0; r < ranks; ++r) {
+          const LeafSpan span{k, r * kNumLeaves / ranks, kNumLeaves / ranks};
+          const int64_t begin = leaf_begin(k, span.first);
+          Buffer own_x = columns(x, kM, begin, span.columns()), own_w = columns(w, kN, begin, span.columns());
+          packed.pack(own_w.data(), own_w.dtype, 1, kN, span.columns());
+          sums.emplace_back(DType::kF32, kM, kN, 0);
+          gemm_leaves(own_x.matrix(), packed, span, sums.back().matrix());
+        }
+        for (size_t half = 1; half < sums.size(); half *= 2)
+          for (size_t i = 0; i < sums.size(); i += 2 * half)
+            for (size_t j = 0; j < sums[i].f.size(); ++j) sums[i].f[j] = sums[i].f[j] + sums[i + half].f[j];
+        EXPECT_EQ(sums[0].bits(), whole.bits()) << k << " on " << ranks;
+      }
     }
-    for (size_t half = 1; half < sums.size(); half *= 2)
-      for (size_t i = 0; i < sums.size(); i += 2 * half)
-        for (size_t j = 0; j < sums[i].f.size(); ++j) sums[i].f[j] = sums[i].f[j] + sums[i + half].f[j];
-    EXPECT_EQ(sums[0].bits(), whole.bits()) << k;
-  }
 }
 
 TEST_F(GemmTest, LeafBegin_CutsInPairsAndCoversK) {

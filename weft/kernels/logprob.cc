@@ -16,19 +16,12 @@ constexpr int64_t kBlock = 512;       // logits of one block of the walk
 constexpr int64_t kHeldRows = 256;    // rows whose logits are held at once: those of one weight-gradient chain
 constexpr int64_t kHeldVocab = 2048;  // and how many of their logits
 
-EntropySum merge(EntropySum a, EntropySum b) {
-  if (b.z.max == -scalar::kInf) return a;
-  if (a.z.max == -scalar::kInf) return b;
-  const float m = a.z.max > b.z.max ? a.z.max : b.z.max;
-  const float fa = scalar::exp(a.z.max - m), fb = scalar::exp(b.z.max - m);
-  return {{m, a.z.sum * fa + b.z.sum * fb}, a.weighted * fa + b.weighted * fb};
+// By the tree: neighbours first.
+VocabSum merge_leaves(const VocabSum* leaf, int count) {
+  return count == 1 ? leaf[0] : join_vocab_sums(merge_leaves(leaf, count / 2), merge_leaves(leaf + count / 2, count / 2));
 }
 
-EntropySum merge_leaves(const EntropySum* leaf) {
-  return merge(merge(merge(leaf[0], leaf[1]), merge(leaf[2], leaf[3])), merge(merge(leaf[4], leaf[5]), merge(leaf[6], leaf[7])));
-}
-
-float lse_of(const EntropySum& s) { return s.z.max + scalar::log(s.z.sum); }
+float lse_of(const VocabSum& s) { return s.max + scalar::log(s.sum); }
 
 // Logits of [first, first + n) become the z of the row: bias, temperature, removed tokens at -inf.
 void process(const LogprobTable& loops, const HeadRow& row, float* z, int64_t first, int64_t n) {
@@ -48,11 +41,14 @@ void process(const LogprobTable& loops, const HeadRow& row, float* z, int64_t fi
   std::fill(z + next, z + n, -scalar::kInf);
 }
 
-void check_head(ConstMatrix x, const PackedWeight& w, std::span<const HeadRow> rows) {
+void check_head(ConstMatrix x, const PackedWeight& w, const VocabSpan& span, std::span<const HeadRow> rows) {
   WEFT_CHECK(x.rows == static_cast<int64_t>(rows.size()), "{} hidden rows for {} targets", x.rows, rows.size());
   WEFT_CHECK(x.cols == w.k() && w.experts() == 1, "head of {} inputs for hidden rows of {}", w.k(), x.cols);
+  WEFT_CHECK(span.count > 0 && span.first % span.count == 0 && span.first + span.count <= kNumLeaves && kNumLeaves % span.count == 0 &&
+                 w.n() == span.end() - span.begin(),
+             "{} head rows for leaves [{}, {}) of a vocabulary of {}", w.n(), span.first, span.first + span.count, span.vocab);
   for (const HeadRow& row : rows) {
-    WEFT_CHECK(row.target >= 0 && row.target < w.n(), "target {} outside the vocabulary of {}", row.target, w.n());
+    WEFT_CHECK(row.target >= 0 && row.target < span.vocab, "target {} outside the vocabulary of {}", row.target, span.vocab);
     WEFT_CHECK(!row.bias || row.bias->ids.size() == row.bias->values.size(), "logit bias of {} ids and {} values",
                row.bias ? row.bias->ids.size() : 0, row.bias ? row.bias->values.size() : 0);
   }
@@ -64,85 +60,103 @@ ConstMatrix row_range(ConstMatrix x, int64_t first, int64_t count) {
 
 }  // namespace
 
-float log_sum_exp(const float* z, int64_t vocab) {
-  const auto& loops = logprob_table();
-  std::array<EntropySum, kNumLeaves> leaves;
-  for (int i = 0; i < kNumLeaves; ++i) {
-    const int64_t end = std::min(vocab, vocab_leaf(vocab, i + 1));
-    for (int64_t v = vocab_leaf(vocab, i); v < end; v += kBlock)
-      leaves[static_cast<size_t>(i)] =
-          merge(leaves[static_cast<size_t>(i)], loops.block(z + v, std::min(kBlock, end - v), false));
-  }
-  return lse_of(merge_leaves(leaves.data()));
+VocabSum join_vocab_sums(const VocabSum& a, const VocabSum& b) {
+  if (b.max == -scalar::kInf) return a;
+  if (a.max == -scalar::kInf) return b;
+  const float m = a.max > b.max ? a.max : b.max;
+  const float fa = scalar::exp(a.max - m), fb = scalar::exp(b.max - m);
+  return {m, a.sum * fa + b.sum * fb, a.weighted * fa + b.weighted * fb};
 }
 
-void head_logprob_forward(ConstMatrix x, const PackedWeight& w, std::span<const HeadRow> rows, float* log_probs, float* entropy,
-                          float* lse) {
-  check_head(x, w, rows);
+void finish_vocab_sum(const VocabSum& whole, float target_z, float* log_prob, float* entropy, float* lse) {
+  const float all = lse_of(whole);
+  if (lse) *lse = all;
+  if (log_prob) *log_prob = target_z - all;
+  if (entropy) *entropy = all - whole.weighted / whole.sum;
+}
+
+float log_sum_exp(const float* z, int64_t vocab) {
   const auto& loops = logprob_table();
-  const int64_t num_rows = x.rows, vocab = w.n(), held = std::min(kHeldRows, num_rows);
-  std::vector<EntropySum> leaves(static_cast<size_t>(num_rows * kNumLeaves));
-  std::vector<float> target_z(static_cast<size_t>(num_rows));
-  const auto z = std::make_unique_for_overwrite<float[]>(static_cast<size_t>(held * std::min(kHeldVocab, vocab)));
+  std::array<VocabSum, kNumLeaves> leaves;
+  for (int i = 0; i < kNumLeaves; ++i) {
+    VocabSum& sum = leaves[static_cast<size_t>(i)];
+    const int64_t end = std::min(vocab, vocab_leaf(vocab, i + 1));
+    for (int64_t v = vocab_leaf(vocab, i); v < end; v += kBlock) sum = join_vocab_sums(sum, loops.block(z + v, std::min(kBlock, end - v), false));
+  }
+  return lse_of(merge_leaves(leaves.data(), kNumLeaves));
+}
+
+void head_logprob_span(ConstMatrix x, const PackedWeight& w, const VocabSpan& span, std::span<const HeadRow> rows, bool want_entropy,
+                       VocabSum* sums, float* target_z) {
+  check_head(x, w, span, rows);
+  const auto& loops = logprob_table();
+  const int64_t num_rows = x.rows, held = std::min(kHeldRows, num_rows), start = span.begin();
+  std::vector<VocabSum> leaves(static_cast<size_t>(num_rows * span.count));
+  const auto z = std::make_unique_for_overwrite<float[]>(static_cast<size_t>(held * std::min(kHeldVocab, w.n())));
   for (int64_t first = 0; first < num_rows; first += held) {
     const int64_t count = std::min(held, num_rows - first);
-    for (int leaf = 0; leaf < kNumLeaves; ++leaf) {
-      const int64_t leaf_end = vocab_leaf(vocab, leaf + 1);
-      for (int64_t v0 = vocab_leaf(vocab, leaf); v0 < leaf_end; v0 += kHeldVocab) {
+    for (int leaf = 0; leaf < span.count; ++leaf) {
+      const int64_t leaf_end = std::min(span.vocab, vocab_leaf(span.vocab, span.first + leaf + 1));
+      for (int64_t v0 = vocab_leaf(span.vocab, span.first + leaf); v0 < leaf_end; v0 += kHeldVocab) {
         const int64_t width = std::min(kHeldVocab, leaf_end - v0);
-        gemm_columns(row_range(x, first, count), w, v0, view(z.get(), count, width));
+        gemm_columns(row_range(x, first, count), w, v0 - start, view(z.get(), count, width));
         parallel_for(count, 1, [&](int64_t begin, int64_t end) {
           for (int64_t i = begin; i < end; ++i) {
             const HeadRow& row = rows[static_cast<size_t>(first + i)];
-            EntropySum& sum = leaves[static_cast<size_t>((first + i) * kNumLeaves + leaf)];
+            VocabSum& sum = leaves[static_cast<size_t>((first + i) * span.count + leaf)];
             for (int64_t v = v0; v < v0 + width; v += kBlock) {
               const int64_t n = std::min(kBlock, v0 + width - v);
               float* block = z.get() + i * width + (v - v0);
               process(loops, row, block, v, n);
-              if (row.target >= v && row.target < v + n) target_z[static_cast<size_t>(first + i)] = block[row.target - v];
-              sum = merge(sum, loops.block(block, n, entropy != nullptr));
+              if (row.target >= v && row.target < v + n) target_z[first + i] = block[row.target - v];
+              sum = join_vocab_sums(sum, loops.block(block, n, want_entropy));
             }
           }
         });
       }
     }
   }
-  for (int64_t r = 0; r < num_rows; ++r) {
-    const EntropySum s = merge_leaves(leaves.data() + r * kNumLeaves);
-    const float row_lse = lse_of(s);
-    if (lse) lse[r] = row_lse;
-    if (log_probs) log_probs[r] = target_z[static_cast<size_t>(r)] - row_lse;
-    if (entropy) entropy[r] = row_lse - s.weighted / s.z.sum;
-  }
+  for (int64_t r = 0; r < num_rows; ++r) sums[r] = merge_leaves(leaves.data() + r * span.count, span.count);
+}
+
+void head_logprob_forward(ConstMatrix x, const PackedWeight& w, std::span<const HeadRow> rows, float* log_probs, float* entropy,
+                          float* lse) {
+  std::vector<VocabSum> sums(rows.size());
+  std::vector<float> target_z(rows.size());
+  head_logprob_span(x, w, {w.n()}, rows, entropy != nullptr, sums.data(), target_z.data());
+  for (size_t r = 0; r < rows.size(); ++r)
+    finish_vocab_sum(sums[r], target_z[r], log_probs ? log_probs + r : nullptr, entropy ? entropy + r : nullptr, lse ? lse + r : nullptr);
 }
 
 // dlogit_j = inv_T * (dlp * (1[j = target] - p_j) - dH * p_j * (z_j + H - lse)), since dH/dz_j = -p_j * (z_j - sum p z) and
 // sum p z = lse - H.
 void head_logprob_backward(ConstMatrix x, const PackedWeight& w, ConstMatrix w_raw, std::span<const HeadRow> rows,
                            const float* lse, const float* dlog_probs, const float* dentropy, Matrix dx, float* dw) {
-  check_head(x, w, rows);
+  std::vector<float> entropy(dentropy ? rows.size() : 0);
+  if (dentropy) head_logprob_forward(x, w, rows, nullptr, entropy.data(), nullptr);
+  head_logprob_span_backward(x, w, w_raw, {w.n()}, rows, lse, entropy.data(), dlog_probs, dentropy, dx, dw);
+}
+
+void head_logprob_span_backward(ConstMatrix x, const PackedWeight& w, ConstMatrix w_raw, const VocabSpan& span, std::span<const HeadRow> rows,
+                                const float* lse, const float* entropy, const float* dlog_probs, const float* dentropy, Matrix dx, float* dw) {
+  check_head(x, w, span, rows);
   WEFT_CHECK(w_raw.rows == w.n() && w_raw.cols == w.k() && w_raw.stride == w_raw.cols && w_raw.dtype == w.dtype(),
              "raw weight [{}, {}] of a head [{}, {}]: shape, stride or dtype differ", w_raw.rows, w_raw.cols, w.n(), w.k());
   WEFT_CHECK(dx.rows == x.rows && dx.cols == x.cols, "gradient [{}, {}] of hidden rows [{}, {}]", dx.rows, dx.cols, x.rows,
              x.cols);
   const auto& loops = logprob_table();
-  const int64_t vocab = w.n(), hidden = x.cols;
-  std::vector<float> entropy;
-  if (dentropy) {
-    entropy.resize(static_cast<size_t>(x.rows));
-    head_logprob_forward(x, w, rows, nullptr, entropy.data(), nullptr);
-  }
+  const int64_t start = span.begin(), stop = span.end(), hidden = x.cols;
   const int64_t held = std::min(kHeldRows, x.rows);
-  const auto z = std::make_unique_for_overwrite<float[]>(static_cast<size_t>(held * std::min(kHeldVocab, vocab)));
+  const auto z = std::make_unique_for_overwrite<float[]>(static_cast<size_t>(held * std::min(kHeldVocab, w.n())));
   std::vector<float> dx_chunk(static_cast<size_t>(held * hidden));
   for (int64_t first = 0; first < x.rows; first += kHeldRows) {
     const int64_t count = std::min(kHeldRows, x.rows - first);
     const ConstMatrix x_chunk = row_range(x, first, count);
     std::fill(dx_chunk.begin(), dx_chunk.end(), 0.0f);
     const Matrix dx_f32 = view(dx_chunk.data(), count, hidden);
-    for (int64_t v0 = 0; v0 < vocab; v0 += kHeldVocab) {
-      const int64_t width = std::min(kHeldVocab, vocab - v0), blocks = (width + kBlock - 1) / kBlock;
-      gemm_columns(x_chunk, w, v0, view(z.get(), count, width));
+    for (int64_t v0 = start; v0 < stop; v0 += kHeldVocab) {
+      const int64_t width = std::min(kHeldVocab, stop - v0), blocks = (width + kBlock - 1) / kBlock;
+      gemm_columns(x_chunk, w, v0 - start, view(z.get(), count, width));
       parallel_for(blocks * count, 4, [&](int64_t begin, int64_t end) {
         for (int64_t task = begin; task < end; ++task) {
           const int64_t v = v0 + task % blocks * kBlock, n = std::min(kBlock, v0 + width - v);
@@ -156,8 +170,8 @@ void head_logprob_backward(ConstMatrix x, const PackedWeight& w, ConstMatrix w_r
         }
       });
       const ConstMatrix dz = view(static_cast<const float*>(z.get()), count, width);
-      gemm_input_grad(dz, row_range(w_raw, v0, width), dx_f32, true);
-      if (dw) gemm_weight_grad(dz, x_chunk, dw + v0 * hidden);
+      gemm_input_grad(dz, row_range(w_raw, v0 - start, width), dx_f32, true);
+      if (dw) gemm_weight_grad(dz, x_chunk, dw + (v0 - start) * hidden);
     }
     for (int64_t r = 0; r < count; ++r) {
       if (is_bf16(dx))

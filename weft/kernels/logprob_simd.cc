@@ -12,20 +12,20 @@ WEFT_INLINE f32 load_or_lowest(const float* z, int64_t i, int64_t n) {
   return n - i >= 16 ? load(z + i) : load_first(z + i, n - i, -scalar::kInf);
 }
 
-EntropySum block(const float* z, int64_t n, bool entropy) {
+VocabSum block(const float* z, int64_t n, bool entropy) {
   f32 top = set1(-scalar::kInf);
   for (int64_t i = 0; i < n; i += 16) top = max(load_or_lowest(z, i, n), top);
-  EntropySum out;
-  out.z.max = max_lanes(top);
-  if (out.z.max == -scalar::kInf) return out;
-  const f32 m = set1(out.z.max);
+  VocabSum out;
+  out.max = max_lanes(top);
+  if (out.max == -scalar::kInf) return out;
+  const f32 m = set1(out.max);
   f32 sum = zero(), weighted = zero();
   for (int64_t i = 0; i < n; i += 16) {
     const f32 v = load_or_lowest(z, i, n), p = exp(sub(v, m));
     sum = add(sum, p);
     if (entropy) weighted = add(weighted, select(less(zero(), p), mul(p, v), zero()));
   }
-  out.z.sum = sum_lanes(sum);
+  out.sum = sum_lanes(sum);
   if (entropy) out.weighted = sum_lanes(weighted);
   return out;
 }

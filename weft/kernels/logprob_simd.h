@@ -3,21 +3,15 @@
 
 #include <cstdint>
 
-#include "weft/kernels/gemm.h"
+#include "weft/kernels/logprob.h"
 #include "weft/kernels/scalar_math.h"
 #include "weft/kernels/target.h"
 
 namespace weft::kernels {
 
-// A running log-sum-exp with the sum of exp(z - max) * z beside it, for the entropy.
-struct EntropySum {
-  scalar::MaxSum z;
-  float weighted = 0.0f;
-};
-
 struct LogprobTable {
   // At most 512 logits; weighted only where asked for.
-  EntropySum (*block)(const float* z, int64_t n, bool entropy);
+  VocabSum (*block)(const float* z, int64_t n, bool entropy);
   void (*scale)(float* z, float factor, int64_t n);
   // z becomes inv_t * (-dlp * p - dh * p * (z + shift)) with p = exp(z - lse); 0 where p = 0.
   void (*dlogit)(float* z, float inv_t, float lse, float dlp, float dh, float shift, int64_t n);

@@ -86,6 +86,51 @@ TEST_F(LogProb, FusedHeadHasTheBitsOfTheReferenceOnGemmsLogits) {
     }
 }
 
+// A vocabulary cut over ranks at whole leaves, joined by the tree: the bits of one head. Gradients up to the order of sums.
+TEST_F(LogProb, SpansOfTheVocabularyJoinToTheWhole) {
+  for (const DType dtype : kBoth)
+    for (const int64_t vocab : {5, 97, 1111, 5000}) {
+      Head head(30, 24, vocab, dtype);
+      const size_t rows = 30;
+      std::vector<float> lp(rows), entropy(rows), lse(rows), dx(rows * 24), dw(static_cast<size_t>(vocab * 24));
+      const std::vector<float> dlp = normal_floats(30, 3, 1.0f), dent = normal_floats(30, 4, 1.0f);
+      head_logprob_forward(head.x.c(), head.packed, head.targets, lp.data(), entropy.data(), lse.data());
+      head_logprob_backward(head.x.c(), head.packed, head.w.c(), head.targets, lse.data(), dlp.data(), dent.data(), view(dx.data(), 30, 24), dw.data());
+      for (const int ranks : {1, 2, 4, 8}) {
+        std::vector<std::vector<VocabSum>> sums(static_cast<size_t>(ranks), std::vector<VocabSum>(rows));
+        std::vector<float> target_z(rows), lp2(rows), entropy2(rows), lse2(rows), dx2(rows * 24), dw2(dw.size());
+        std::vector<PackedWeight> packed(static_cast<size_t>(ranks));
+        const auto span_of = [&](int r) { return VocabSpan{vocab, r * kNumLeaves / ranks, kNumLeaves / ranks}; };
+        const auto part = [&](int r) {
+          ConstMatrix w = head.w.c();
+          w.data = static_cast<const char*>(w.data) + span_of(r).begin() * 24 * dtype_bytes(dtype);
+          w.rows = span_of(r).end() - span_of(r).begin();
+          return w;
+        };
+        for (int r = 0; r < ranks; ++r) {
+          packed[static_cast<size_t>(r)].pack(part(r).data, dtype, 1, part(r).rows, 24);
+          head_logprob_span(head.x.c(), packed[static_cast<size_t>(r)], span_of(r), head.targets, true, sums[static_cast<size_t>(r)].data(), target_z.data());
+        }
+        for (size_t half = 1; half < sums.size(); half *= 2)
+          for (size_t i = 0; i < sums.size(); i += 2 * half)
+            for (size_t r = 0; r < rows; ++r) sums[i][r] = join_vocab_sums(sums[i][r], sums[i + half][r]);
+        for (size_t r = 0; r < rows; ++r) finish_vocab_sum(sums[0][r], target_z[r], &lp2[r], &entropy2[r], &lse2[r]);
+        EXPECT_TRUE(bits_equal(lp, lp2)) << vocab << " on " << ranks;
+        EXPECT_TRUE(bits_equal(entropy, entropy2));
+        EXPECT_TRUE(bits_equal(lse, lse2));
+        for (int r = 0; r < ranks; ++r) {
+          std::vector<float> own(rows * 24);
+          head_logprob_span_backward(head.x.c(), packed[static_cast<size_t>(r)], part(r), span_of(r), head.targets, lse.data(), entropy.data(), dlp.data(),
+                                     dent.data(), view(own.data(), 30, 24), dw2.data() + span_of(r).begin() * 24);
+          for (size_t i = 0; i < own.size(); ++i) dx2[i] += own[i];
+        }
+        // Sums of at most 24 x 5000 terms in another order.
+        for (size_t i = 0; i < dx.size(); ++i) ASSERT_NEAR(dx2[i], dx[i], 1e-5);
+        for (size_t i = 0; i < dw.size(); ++i) ASSERT_NEAR(dw2[i], dw[i], 1e-5);
+      }
+    }
+}
+
 // The naive loss sum(dlp * log_prob + dh * entropy) in double.
 double naive_loss(const Head& head, const std::vector<double>& x, const std::vector<double>& w, const std::vector<float>& dlp,
                   const std::vector<float>& dh) {

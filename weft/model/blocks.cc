@@ -6,10 +6,22 @@
 #include "weft/nn/linear.h"
 #include "weft/nn/moe.h"
 #include "weft/parallel/expert_parallel.h"
+#include "weft/parallel/tensor_parallel.h"
 
 namespace weft {
 
 using nn::Precision;
+
+namespace {
+
+// What column-parallel products read, and the row-parallel product after them.
+at::Tensor column_input(const at::Tensor& x, const ForwardContext& ctx) { return ctx.tp() ? copy_to_ranks(x, *ctx.tp()) : x; }
+at::Tensor row_output(const at::Tensor& x, nn::Parameter& weight, nn::Parameter* bias, const ForwardContext& ctx) {
+  if (ctx.tp()) return row_parallel_linear(x, weight, bias, *ctx.tp());
+  return nn::linear(x, weight, bias, at::kFloat, kernels::Chain::kLeaves);
+}
+
+}  // namespace
 
 SelfAttention::SelfAttention(std::string name, const ModelConfig& c, int64_t layer)
     : Module(std::move(name)), config_(c), layer_(layer) {
@@ -32,17 +44,18 @@ SelfAttention::SelfAttention(std::string name, const ModelConfig& c, int64_t lay
 
 at::Tensor SelfAttention::forward(const at::Tensor& x, ForwardContext& ctx) {
   return run([&] {
+    const at::Tensor in = column_input(x, ctx);
     // q and k stay fp32 through norm and RoPE and are rounded once, after it; v once, out of its product.
-    auto project = [&](nn::Parameter* w, nn::Parameter* bias, nn::Parameter* norm, int64_t heads) {
-      at::Tensor y = nn::linear(x, *w, bias, at::kFloat);
+    auto project = [&](nn::Parameter* w, nn::Parameter* bias, nn::Parameter* norm) {
+      at::Tensor y = nn::linear(in, *w, bias, at::kFloat);
       if (norm) y = nn::rms_norm(y, *norm, config_.norm_eps, at::kFloat, true).exact;
-      return nn::rope(y, heads, ctx.rope, ctx.param_dtype);
+      return nn::rope(y, y.size(1) / config_.head_dim, ctx.rope, ctx.param_dtype);
     };
-    at::Tensor q = project(q_, q_bias_, q_norm_, config_.num_heads);
-    at::Tensor k = project(k_, k_bias_, k_norm_, config_.num_kv_heads);
-    at::Tensor v = nn::linear(x, *v_, v_bias_, ctx.param_dtype);
+    at::Tensor q = project(q_, q_bias_, q_norm_);
+    at::Tensor k = project(k_, k_bias_, k_norm_);
+    at::Tensor v = nn::linear(in, *v_, v_bias_, ctx.param_dtype);
     at::Tensor o = ctx.attention->attend(layer_, q, k, v);
-    return nn::linear(o, *o_, o_bias_, at::kFloat, kernels::Chain::kLeaves);
+    return row_output(o, *o_, o_bias_, ctx);
   });
 }
 
@@ -59,8 +72,9 @@ Mlp::Mlp(std::string name, const ModelConfig& c) : Module(std::move(name)) {
 
 at::Tensor Mlp::forward(const at::Tensor& x, ForwardContext& ctx) {
   return run([&] {
-    at::Tensor gate = nn::linear(x, *gate_, gate_bias_, at::kFloat), up = nn::linear(x, *up_, up_bias_, at::kFloat);
-    return nn::linear(nn::swiglu(gate, up, ctx.param_dtype), *down_, down_bias_, at::kFloat, kernels::Chain::kLeaves);
+    const at::Tensor in = column_input(x, ctx);
+    at::Tensor gate = nn::linear(in, *gate_, gate_bias_, at::kFloat), up = nn::linear(in, *up_, up_bias_, at::kFloat);
+    return row_output(nn::swiglu(gate, up, ctx.param_dtype), *down_, down_bias_, ctx);
   });
 }
 
@@ -80,8 +94,13 @@ at::Tensor MoeMlp::forward(const nn::Normed& x, ForwardContext& ctx) {
     at::Tensor logits = nn::router_logits(x.exact, *router_);
     at::Tensor ids = ctx.routing->route(layer_, logits, params_);
     at::Tensor gates = nn::router_gates(logits, ids, params_);
-    if (ctx.mesh && ctx.mesh->ep.size() > 1) return moe_experts(x.rounded, gates, ids, *gate_up_, *down_, ctx.mesh->ep);
-    return nn::moe_experts(x.rounded, gates, ids, *gate_up_, *down_);
+    const auto experts = [&](const at::Tensor& rows, const at::Tensor& g, const at::Tensor& i) {
+      return ctx.ep() ? moe_experts(rows, g, i, *gate_up_, *down_, *ctx.ep()) : nn::moe_experts(rows, g, i, *gate_up_, *down_);
+    };
+    if (!ctx.tp()) return experts(x.rounded, gates, ids);
+    // Every tp rank has all rows: each does its slice.
+    const at::Tensor y = experts(slice_rows(x.rounded, *ctx.tp()), slice_rows(gates, *ctx.tp()), slice_rows(ids, *ctx.tp()));
+    return gather_rows(y, x.rounded.size(0), *ctx.tp());
   });
 }
 

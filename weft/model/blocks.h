@@ -21,6 +21,9 @@ struct ForwardContext {
   nn::RopeTable rope;
   at::ScalarType param_dtype = at::kFloat;
   const RankMesh* mesh = nullptr;  // null: one rank computes everything
+  // Of an axis with more than one rank; null else.
+  const Communicator* tp() const { return mesh && mesh->tp.size() > 1 ? &mesh->tp : nullptr; }
+  const Communicator* ep() const { return mesh && mesh->ep.size() > 1 ? &mesh->ep : nullptr; }
 };
 
 class SelfAttention : public nn::Module {

@@ -13,6 +13,8 @@
 #include "weft/nn/linear.h"
 #include "weft/nn/view.h"
 #include "weft/parallel/fully_shard.h"
+#include "weft/parallel/tensor_parallel.h"
+#include "weft/parallel/vocab_parallel.h"
 
 namespace weft {
 
@@ -42,7 +44,8 @@ void CausalLM::materialize(const at::Device& device) {
 
 nn::AttentionShape CausalLM::attention_shape() const {
   const float scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(config_.head_dim)));
-  return {config_.num_heads, config_.num_kv_heads, config_.head_dim, scale};
+  const int64_t tp = mesh_ ? mesh_->tp.size() : 1;  // heads of this rank; with more ranks than key/value heads neighbours share one
+  return {config_.num_heads / tp, std::max<int64_t>(1, config_.num_kv_heads / tp), config_.head_dim, scale};
 }
 
 nn::Parameter* CausalLM::find_parameter(const std::string& name) const {
@@ -56,8 +59,17 @@ int64_t CausalLM::num_parameters() const {
   return n;
 }
 
+at::Tensor CausalLM::over_rows(const at::Tensor& index, nn::Parameter& table) {
+  if (!mesh_) return nn::embedding(index, table);
+  const Communicator& oe = mesh_->along(mesh_->dims.view_mesh("oe"), "oe");
+  const auto rows = [&](const at::Tensor& i) { return oe.size() > 1 ? exchanged_embedding(i, table, oe) : nn::embedding(i, table); };
+  if (mesh_->tp.size() == 1) return rows(index);
+  return gather_rows(rows(slice_rows(index, mesh_->tp)), index.size(0), mesh_->tp);  // every tp rank has all tokens
+}
+
 at::Tensor CausalLM::embed(const TokenBatch& batch) {
-  at::Tensor x = nn::embedding(batch.ids, *embed_tokens_);
+  const Communicator* tp = mesh_ && mesh_->tp.size() > 1 ? &mesh_->tp : nullptr;
+  at::Tensor x = tp ? vocab_embedding(batch.ids, *embed_tokens_, *tp) : nn::embedding(batch.ids, *embed_tokens_);
   if (!config_.over_encoding) return x;
   // The mean of the word embedding and each projected n-gram embedding; row of table e for position t:
   // (sum over d = 0..n-1 of token[t-d] * V^d) mod rows_e, n = e / split + 2.
@@ -75,7 +87,7 @@ at::Tensor CausalLM::embed(const TokenBatch& batch) {
       }
       index.data_ptr<int32_t>()[t] = static_cast<int32_t>(row);
     }
-    at::Tensor part = nn::to_dtype(nn::embedding(index, *over_tables_[e]), param_dtype_);
+    at::Tensor part = nn::to_dtype(over_rows(index, *over_tables_[e]), param_dtype_);
     x = nn::add(x, nn::linear(part, *over_projections_[e], nullptr, at::kFloat));
   }
   return nn::scale(x, 1.0f / static_cast<float>(over_tables_.size() + 1));
@@ -97,11 +109,13 @@ at::Tensor CausalLM::forward(const TokenBatch& batch, nn::AttentionContext& atte
 at::Tensor CausalLM::final_norm(const at::Tensor& x) { return nn::rms_norm(x, *norm_, config_.norm_eps, param_dtype_, false).rounded; }
 
 at::Tensor CausalLM::logits(const at::Tensor& normed) {
+  WEFT_CHECK(!mesh_ || mesh_->tp.size() == 1, "logits of a vocabulary that tp cuts");
   at::NoGradGuard guard;
   return nn::linear(normed, *head_, nullptr, at::kFloat);
 }
 
 nn::HeadOutput CausalLM::log_probs(const at::Tensor& normed, std::shared_ptr<const nn::HeadRows> rows, bool want_entropy) {
+  if (mesh_ && mesh_->tp.size() > 1) return vocab_log_probs(normed, *head_, std::move(rows), want_entropy, mesh_->tp);
   return nn::head_log_probs(normed, *head_, std::move(rows), want_entropy);
 }
 

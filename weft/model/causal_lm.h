@@ -44,6 +44,7 @@ class CausalLM : public nn::Module {
 
  private:
   at::Tensor embed(const TokenBatch& batch);
+  at::Tensor over_rows(const at::Tensor& index, nn::Parameter& table);
 
   ModelConfig config_;
   at::ScalarType param_dtype_;

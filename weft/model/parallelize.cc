@@ -30,7 +30,7 @@ ShardingPlan sharding_table(const ModelConfig& c) {
     if (c.mlp_bias) add(replicated("*.mlp.down_proj.bias", "tp"));
   }
   if (sparse > 0) {
-    add(replicated_partial("*.mlp.gate.weight", "tp"));  // the routed part works on a rank's slice of the tokens
+    add(replicated("*.mlp.gate.weight", "tp"));
     add(cut("*.experts.gate_up_proj", "ep", 0));
     add(cut("*.experts.down_proj", "ep", 0));
   }

@@ -7,20 +7,18 @@
 #include <ATen/ops/matmul.h>
 #include <ATen/ops/mul.h>
 
+#include <functional>
+
 #include "weft/nn/autograd.h"
 #include "weft/nn/view.h"
 
 namespace weft::nn {
 
-at::Tensor linear(const at::Tensor& x, Parameter& weight, Parameter* bias, at::ScalarType out, kernels::Chain chain) {
-  if (!use_kernels(x, kLinearOp)) {
-    at::Tensor y = at::matmul(x.to(weight.param_dtype()), weight.leaf().t()).to(at::kFloat);
-    if (bias) y = y + bias->leaf();
-    return y.to(out);
-  }
-  const int64_t n = weight.compute_shape()[0];
-  at::Tensor y = at::empty({x.size(0), n}, x.options().dtype(out));
-  kernels::gemm(matrix(x), weight.packed(), bias ? bias->compute().data_ptr<float>() : nullptr, matrix(y), chain);
+namespace {
+
+at::Tensor product(const at::Tensor& x, Parameter& weight, Parameter* bias, at::ScalarType out, const std::function<void(kernels::Matrix)>& forward) {
+  at::Tensor y = at::empty({x.size(0), weight.compute_shape()[0]}, x.options().dtype(out));
+  forward(matrix(y));
   at::Tensor xs = x.detach();
   Parameter* w = &weight;
   const bool x_grad = x.requires_grad();
@@ -38,6 +36,37 @@ at::Tensor linear(const at::Tensor& x, Parameter& weight, Parameter* bias, at::S
     at::Tensor dx = at::empty_like(xs);
     kernels::gemm_input_grad(matrix(dy), matrix(w->compute()), matrix(dx));
     return {dx};
+  });
+}
+
+}  // namespace
+
+at::Tensor linear(const at::Tensor& x, Parameter& weight, Parameter* bias, at::ScalarType out, kernels::Chain chain) {
+  if (!use_kernels(x, kLinearOp)) {
+    at::Tensor y = at::matmul(x.to(weight.param_dtype()), weight.leaf().t()).to(at::kFloat);
+    if (bias) y = y + bias->leaf();
+    return y.to(out);
+  }
+  return product(x, weight, bias, out, [&](kernels::Matrix y) {
+    kernels::gemm(matrix(x), weight.packed(), bias ? bias->compute().data_ptr<float>() : nullptr, y, chain);
+  });
+}
+
+at::Tensor linear_leaves(const at::Tensor& x, Parameter& weight, kernels::LeafSpan span) {
+  if (!use_kernels(x, kLinearOp)) return linear(x, weight, nullptr, at::kFloat);
+  return product(x, weight, nullptr, at::kFloat, [&](kernels::Matrix y) { kernels::gemm_leaves(matrix(x), weight.packed(), span, y); });
+}
+
+at::Tensor add_bias(const at::Tensor& y, Parameter& bias) {
+  if (!use_kernels(y, kLinearOp)) return y + bias.leaf();
+  at::Tensor out = y.detach() + bias.compute();  // one IEEE addition an element, as in the product's own
+  Parameter* b = &bias;
+  return record({y}, {b}, out, [b](const Grads& g) -> Grads {
+    if (b->trainable()) {
+      kernels::gemm_bias_grad(matrix(g[0].contiguous()), b->grad_data());
+      b->notify_grad();
+    }
+    return {g[0]};
   });
 }
 

@@ -13,6 +13,12 @@ namespace weft::nn {
 at::Tensor linear(const at::Tensor& x, Parameter& weight, Parameter* bias, at::ScalarType out,
                   kernels::Chain chain = kernels::Chain::kSingle);
 
+// The same with the columns of the weight that a row-parallel rank holds (x has the same ones): its part of the leaves' tree, [T, N] fp32,
+// to be joined over ranks. The bias comes after.
+at::Tensor linear_leaves(const at::Tensor& x, Parameter& weight, kernels::LeafSpan span);
+// y [T, N] fp32 + bias [N].
+at::Tensor add_bias(const at::Tensor& y, Parameter& bias);
+
 // x in the weight's dtype: a bf16 weight takes bf16 rows (rounded here if x is fp32), an fp32 weight fp32 rows.
 at::Tensor to_dtype(const at::Tensor& x, at::ScalarType dtype);
 

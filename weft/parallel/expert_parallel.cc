@@ -1,37 +1,18 @@
 #include "weft/parallel/expert_parallel.h"
 
 #include <ATen/core/Tensor.h>
-#include <ATen/ops/empty.h>
 
-#include <numeric>
+#include <algorithm>
 
 #include "weft/base/error.h"
-#include "weft/nn/autograd.h"
 #include "weft/nn/moe.h"
 #include "weft/nn/view.h"
+#include "weft/parallel/row_exchange.h"
 
 namespace weft {
 namespace {
 
 using Counts = std::vector<int64_t>;
-
-at::Tensor exchange(const at::Tensor& rows, const Counts& send, const Counts& receive, const Communicator& ep, const char* purpose) {
-  const int64_t width = rows.size(1);
-  at::Tensor out = at::empty({std::accumulate(receive.begin(), receive.end(), int64_t{0}), width}, rows.options());
-  Counts sent = send, received = receive;
-  for (int64_t& n : sent) n *= width;
-  for (int64_t& n : received) n *= width;
-  ep.all_to_all(rows.data_ptr(), sent, out.data_ptr(), received, nn::dtype_of(rows), purpose).wait();
-  return out;
-}
-
-// rows [sum of send, H] by destination -> [sum of receive, H] by source. The gradient takes the way back.
-at::Tensor all_to_all_rows(const at::Tensor& rows, const Counts& send, const Counts& receive, const Communicator& ep, const char* purpose) {
-  at::Tensor out = exchange(rows.detach(), send, receive, ep, purpose);
-  return nn::record({rows}, {}, out, [send, receive, ep, purpose](const nn::Grads& g) -> nn::Grads {
-    return {exchange(g[0].contiguous(), receive, send, ep, purpose)};
-  });
-}
 
 }  // namespace
 
@@ -65,9 +46,9 @@ at::Tensor moe_experts(const at::Tensor& x, const at::Tensor& gates, const at::T
   const auto by_source = std::make_shared<const kernels::Permutation>(kernels::Permutation{{}, sorted.position, sorted.order});
   const auto by_expert = std::make_shared<const kernels::Permutation>(std::move(sorted));
 
-  at::Tensor rows = all_to_all_rows(nn::permute_rows(x, home, k), send, receive, ep, "dispatch");
+  at::Tensor rows = exchange_rows(nn::permute_rows(x, home, k), send, receive, ep, "dispatch");
   at::Tensor out = nn::expert_mlp(nn::permute_rows(rows, by_expert, 1), {by_expert, &by_expert->offsets}, gate_up, down);
-  at::Tensor back = all_to_all_rows(nn::permute_rows(out, by_source, 1), receive, send, ep, "combine");
+  at::Tensor back = exchange_rows(nn::permute_rows(out, by_source, 1), receive, send, ep, "combine");
   return nn::combine_rows(back, gates, home, k);
 }
 

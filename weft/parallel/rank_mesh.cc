@@ -36,13 +36,15 @@ const Communicator& RankMesh::neighbours(const Communicator& axis, int64_t k) co
 std::shared_ptr<const RankMesh> make_rank_mesh(const ParallelDims& dims, const Communicator& world) {
   WEFT_CHECK(world.size() == dims.world(), "a mesh of {} on {} ranks", dims.world(), world.size());
   const DeviceMesh dense = dims.dense_mesh(), expert = dims.expert_mesh();
+  const DeviceMesh data_mesh = dims.mesh().flatten({"replicate", "fsdp"}, "data");
   const DeviceMesh copies = dims.mesh().flatten({"fsdp", "cp", "tp"}, "replica");
   Communicator replicate = axis_communicator(dense, world, "replicate");
   Communicator replica = axis_communicator(copies, world, "replica");
   Communicator fsdp = axis_communicator(dense, world, "fsdp");
   Communicator tp = axis_communicator(dense, world, "tp");
   Communicator ep = axis_communicator(expert, world, "ep");
-  return std::make_shared<RankMesh>(RankMesh{dims, dense, expert, world, std::move(replicate), std::move(replica), std::move(fsdp), std::move(tp), std::move(ep)});
+  Communicator data = axis_communicator(data_mesh, world, "data");
+  return std::make_shared<RankMesh>(RankMesh{dims, dense, expert, world, std::move(replicate), std::move(replica), std::move(fsdp), std::move(tp), std::move(ep), std::move(data)});
 }
 
 }  // namespace weft

@@ -21,11 +21,9 @@ struct RankMesh {
   Communicator replica;    // ranks that make one copy of the model: (fsdp, cp, tp)
   Communicator fsdp;       // ranks whose shards make one copy of what tp left, cp included
   Communicator tp, ep;
+  Communicator data;  // ranks of one (cp, tp) coordinate: each works on other trajectories
 
   int64_t rank() const { return world.rank(); }
-  // This rank's place in (replicate, fsdp): ranks of one place work on the same trajectories.
-  int64_t data_rank() const { return rank() / (dims.cp * dims.tp); }
-  int64_t data_ranks() const { return dims.replicate * dims.fsdp; }
 
   // The ranks that differ from this one along an axis of a mesh over the world. Collective over them the first time.
   const Communicator& along(const DeviceMesh& mesh, const std::string& axis) const;

@@ -17,10 +17,11 @@ std::pair<int64_t, int64_t> DataParallel::range(int64_t n, int rank) const {
 }
 
 DataParallel::Share DataParallel::share(MicroBatch list, int64_t max_tokens) const {
-  const size_t ranks = static_cast<size_t>(size());
+  const size_t ranks = mesh_ ? static_cast<size_t>(mesh_->data.size()) : 1;
   int64_t total = 0;
   for (const Trajectory* t : list) total += t->num_tokens();
   Share s;
+  s.mine = mesh_ ? static_cast<size_t>(mesh_->data.rank()) : 0;
   s.begin.assign(ranks + 1, list.size());
   int64_t before = 0;
   size_t next = 0;
@@ -32,7 +33,7 @@ DataParallel::Share DataParallel::share(MicroBatch list, int64_t max_tokens) con
   for (size_t r = 0; r < ranks; ++r) {
     std::vector<MicroBatch> parts = split_micro_batches(list.subspan(s.begin[r], s.begin[r + 1] - s.begin[r]), max_tokens);
     most = std::max(most, parts.size());
-    if (r == static_cast<size_t>(rank())) s.micro_batches = std::move(parts);
+    if (r == s.mine) s.micro_batches = std::move(parts);
   }
   s.micro_batches.resize(most);
   return s;
@@ -47,40 +48,47 @@ std::vector<float> DataParallel::gather_tokens(const Share& share, MicroBatch li
     for (size_t i = share.begin[r]; i < share.begin[r + 1]; ++i) n += static_cast<int64_t>(list[i]->response_ids.size());
     counts.push_back(n), total += n;
   }
-  WEFT_CHECK(static_cast<int64_t>(mine.size()) == counts[static_cast<size_t>(rank())], "{} values for {} tokens", mine.size(),
-             counts[static_cast<size_t>(rank())]);
+  WEFT_CHECK(static_cast<int64_t>(mine.size()) == counts[share.mine], "{} values for {} tokens", mine.size(), counts[share.mine]);
   std::vector<float> all(static_cast<size_t>(total));
-  mesh_->world.all_gather(mine.data(), all.data(), counts, DType::kF32, kPurpose).wait();
+  mesh_->data.all_gather(mine.data(), all.data(), counts, DType::kF32, kPurpose).wait();
   return all;
 }
 
-std::vector<std::vector<std::byte>> DataParallel::gather_bytes(std::span<const std::byte> mine) const {
-  if (size() == 1) return {{mine.begin(), mine.end()}};
-  const size_t ranks = static_cast<size_t>(size());
+namespace {
+
+std::vector<std::vector<std::byte>> gather_bytes_over(const Communicator& group, std::span<const std::byte> mine) {
+  const size_t ranks = static_cast<size_t>(group.size());
   const std::vector<int64_t> ones(ranks, 1);
   std::vector<int64_t> counts(ranks);
   const int64_t n = static_cast<int64_t>(mine.size());
-  mesh_->world.all_gather(&n, counts.data(), ones, DType::kI64, kPurpose).wait();
+  group.all_gather(&n, counts.data(), ones, DType::kI64, kPurpose).wait();
   int64_t total = 0;
   for (int64_t c : counts) total += c;
   std::vector<std::byte> all(static_cast<size_t>(total));
-  mesh_->world.all_gather(mine.data(), all.data(), counts, DType::kU8, kPurpose).wait();
+  group.all_gather(mine.data(), all.data(), counts, DType::kU8, kPurpose).wait();
   std::vector<std::vector<std::byte>> out;
   auto at = all.begin();
   for (int64_t c : counts) out.emplace_back(at, at + c), at += c;
   return out;
 }
 
+}  // namespace
+
+std::vector<std::vector<std::byte>> DataParallel::gather_bytes(std::span<const std::byte> mine) const {
+  if (size() == 1) return {{mine.begin(), mine.end()}};
+  return gather_bytes_over(mesh_->world, mine);
+}
+
 std::vector<RoutingTrace> DataParallel::gather_traces(const Share& share, MicroBatch list, std::vector<RoutingTrace> mine) const {
   if (size() == 1) return mine;
   std::vector<Trajectory> own;
-  const size_t begin = share.begin[static_cast<size_t>(rank())];
+  const size_t begin = share.begin[share.mine];
   for (size_t i = 0; i < mine.size(); ++i) {
     own.push_back(*list[begin + i]);
     own.back().routing = std::move(mine[i]);
   }
   std::vector<RoutingTrace> out;
-  for (const std::vector<std::byte>& bytes : gather_bytes(serialize_trajectories(own)))
+  for (const std::vector<std::byte>& bytes : gather_bytes_over(mesh_->data, serialize_trajectories(own)))
     for (Trajectory& t : deserialize_trajectories(bytes, "a peer's traces")) out.push_back(std::move(*t.routing));
   return out;
 }
@@ -89,6 +97,11 @@ bool DataParallel::any(bool mine) const { return size() == 1 ? mine : max(mine ?
 
 double DataParallel::sum(double mine) const {
   if (size() > 1) mesh_->world.all_reduce(&mine, &mine, 1, DType::kF64, ReduceOp::kSum, kPurpose).wait();
+  return mine;
+}
+
+double DataParallel::sum_over_places(double mine) const {
+  if (size() > 1) mesh_->data.all_reduce(&mine, &mine, 1, DType::kF64, ReduceOp::kSum, kPurpose).wait();
   return mine;
 }
 

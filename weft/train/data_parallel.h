@@ -28,10 +28,11 @@ class DataParallel {
   // [begin, end) of n things for this rank: ceil chunks.
   std::pair<int64_t, int64_t> range(int64_t n) const { return range(n, rank()); }
 
-  // Consecutive trajectories of each rank, about as many tokens each; this rank's in micro-batches, of which every rank has as many
-  // (the last ones may be empty).
+  // Consecutive trajectories of each place in (replicate, fsdp), whose ranks work on the same; about as many tokens each. This rank's in
+  // micro-batches, of which every rank has as many (the last ones may be empty).
   struct Share {
-    std::vector<size_t> begin;  // [ranks + 1]: rank r has [begin[r], begin[r+1])
+    std::vector<size_t> begin;  // [places + 1]: place r has [begin[r], begin[r+1])
+    size_t mine = 0;            // this rank's place
     std::vector<MicroBatch> micro_batches;
   };
   Share share(MicroBatch list, int64_t max_tokens) const;
@@ -45,6 +46,7 @@ class DataParallel {
   std::vector<RoutingTrace> gather_traces(const Share& share, MicroBatch list, std::vector<RoutingTrace> mine) const;
   bool any(bool mine) const;
   double sum(double mine) const;
+  double sum_over_places(double mine) const;  // one term a share
   double max(double mine) const;
   // What this rank has received so far, by "axis/purpose" [bytes]; empty for one rank. Not collective.
   std::map<std::string, double> received_bytes() const;

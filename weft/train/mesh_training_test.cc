@@ -76,7 +76,8 @@ TEST_F(MeshTrainingTest, BytesAreCounted) {
 }
 
 const std::vector<std::string> kMeshes = {"fsdp=2", "replicate=2", "fsdp=3", "replicate=2,fsdp=2", "fsdp=5", "fsdp=8",
-                                          "fsdp=2,ep=2", "fsdp=4,ep=2", "replicate=2,fsdp=2,ep=2", "fsdp=3,ep=3", "fsdp=8,ep=4", "fsdp=8,ep=8"};
+                                          "fsdp=2,ep=2", "fsdp=4,ep=2", "replicate=2,fsdp=2,ep=2", "fsdp=3,ep=3", "fsdp=8,ep=4", "fsdp=8,ep=8",
+                                          "tp=2", "tp=4", "fsdp=2,tp=2", "fsdp=2,tp=2,ep=4", "replicate=2,tp=2,ep=2", "fsdp=3,tp=2,ep=2"};
 
 TEST_F(MeshTrainingTest, EveryMeshEqualsOneRank) {
   train("one", "fsdp=1", 1);

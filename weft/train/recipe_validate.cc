@@ -216,8 +216,7 @@ std::vector<std::pair<int64_t, double>> parse_logit_bias(const ConfigTable& tabl
 
 ParallelDims actor_mesh(const Recipe& r, int64_t world) {
   const ParallelDims dims = parse_parallel_dims(r.actor.mesh, world);
-  if (dims.tp > 1 || dims.cp > 1)
-    refuse(fmt::format("actor.mesh = \"{}\": tp and cp are not built yet; use replicate, fsdp and ep", r.actor.mesh));
+  if (dims.cp > 1) refuse(fmt::format("actor.mesh = \"{}\": cp is not built yet; use replicate, fsdp, tp and ep", r.actor.mesh));
   if (dims.world() > 1 && r.trainer.device != "cpu")
     refuse(fmt::format("actor.mesh = \"{}\" with trainer.device = \"{}\": several ranks need the CPU so far", r.actor.mesh, r.trainer.device));
   return dims;

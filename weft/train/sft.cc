@@ -128,7 +128,7 @@ void SftTrainer::step() {
     if (ranks_.any(stop_requested())) throw StoppedError(fmt::format("stopped by {} in step {}", stop_signal_name(), progress_.step + 1));
   }
   const double loss = negative_log_likelihood(ranks_.gather_tokens(share, rows, mine), rows) / tokens;
-  aux = ranks_.sum(aux);
+  aux = ranks_.sum_over_places(aux);
   if (!std::isfinite(loss))
     throw ValueError(fmt::format("the loss of step {} is not finite: nothing was updated", progress_.step + 1));
   const double norm = optimizer_->grad_norm();

@@ -30,7 +30,7 @@ void Trainer::check_step_parity(StepData& data) {
   ParityResult result = check_parity(*actor_->model, share.micro_batches, actor_options(false));
   result.max_difference = ranks_.max(result.max_difference);
   for (int64_t* count : {&result.tokens, &result.rows, &result.unequal_tokens, &result.unequal_rows})
-    *count = static_cast<int64_t>(ranks_.sum(static_cast<double>(*count)));
+    *count = static_cast<int64_t>(ranks_.sum_over_places(static_cast<double>(*count)));
   if (!result.exact())  // on all ranks alike: the place is that of the first rank that saw one
     for (const std::vector<std::byte>& where : ranks_.gather_bytes(std::as_bytes(std::span(result.first))))
       if (!where.empty()) {

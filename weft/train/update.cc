@@ -148,7 +148,7 @@ UpdateSums accumulate_gradients(CausalLM& model, const UpdateContext& context, c
 
   const DataParallel::Share share = ranks.share(members, options.max_tokens_per_micro_batch);
   ActorOutput mine;
-  size_t member = share.begin[static_cast<size_t>(ranks.rank())], left = share.micro_batches.size();
+  size_t member = share.begin[share.mine], left = share.micro_batches.size();
   for (const MicroBatch part : share.micro_batches) {
     set_requires_all_reduce(model, --left == 0);
     const ActorOutput out = actor_backward(model, part, actor, [&](const ActorOutput& o) {
