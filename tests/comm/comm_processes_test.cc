@@ -2,6 +2,8 @@
 // of its own with limits of 2 s, judged by its exit code and by whom it blames.
 #include <gtest/gtest.h>
 
+#include <cstdlib>
+#include <filesystem>
 #include <future>
 
 #include "weft/base/clock.h"
@@ -62,7 +64,9 @@ std::vector<Outcome> run_worlds(const std::string& how, const std::string& progr
 
 void expect_blame(const Outcome& outcome, int exit_code, const std::string& blame, double seconds) {
   EXPECT_EQ(outcome.exit_code, exit_code) << outcome.output;
-  EXPECT_NE(outcome.output.find(blame), std::string::npos) << "wanted: " << blame << "\n" << outcome.output;
+  const size_t told = outcome.output.find(blame);
+  EXPECT_NE(told, std::string::npos) << "wanted: " << blame << "\n" << outcome.output;
+  EXPECT_EQ(outcome.output.find(blame, told + 1), std::string::npos) << "told twice:\n" << outcome.output;
   EXPECT_NE(outcome.output.find("all_gather of 'world', 12 bytes"), std::string::npos) << "no last operations:\n" << outcome.output;
   EXPECT_LT(outcome.seconds, seconds) << outcome.output;
 }
@@ -135,6 +139,19 @@ TEST(CommProcesses, ARankThatComputesForLongIsNoHang) {
     EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
     EXPECT_NE(outcome.output.find("rank 2 got through"), std::string::npos) << outcome.output;
   }
+}
+
+// Ranks of other hosts have no ring here; each rank says from whom nothing came.
+TEST(CommProcesses, ARankOfAnotherHostThatDoesNotCome) {
+  if (!with_mpi()) return;
+  std::string dir = (std::filesystem::temp_directory_path() / "weft-rings-XXXXXX").string();
+  ASSERT_NE(::mkdtemp(dir.data()), nullptr);
+  const Outcome outcome = run({"loop", "3", "background", "2", "2", dir}, 3);
+  std::filesystem::remove_all(dir);
+  EXPECT_EQ(outcome.exit_code, kExitPeerLost) << outcome.output;  // and one process of each "host" says so
+  EXPECT_NE(outcome.output.find("rank 1 on other hosts did not come to all_gather #1 of 'world'"), std::string::npos)
+      << outcome.output;
+  EXPECT_LT(outcome.seconds, 9) << outcome.output;
 }
 
 TEST(CommProcesses, AProcessThatIsStopped) {

@@ -1,10 +1,15 @@
 #pragma once
 // Messages to the user on standard error: "weft: text", "weft: warning: text", "weft: error: text". One write per message, so
 // lines of several threads or processes never mix. Messages below the set level are not formatted. Never throws for a
-// standard error that is closed or full. Safe to call from any thread; not from a signal handler.
+// standard error or a file that is closed or full. Safe to call from any thread; not from a signal handler.
+//
+// In a job of several ranks each rank also has a file (open_rank_log), to which each line goes with its time and rank. Rank 0's
+// go to the terminal as well; of the others only warnings and errors, as "weft: rank 3: warning: text", or everything where they
+// have no file.
 
 #include <fmt/format.h>
 
+#include <string>
 #include <string_view>
 #include <utility>
 
@@ -16,7 +21,7 @@ enum class LogLevel : int { kDebug = 0, kInfo = 1, kWarn = 2, kError = 3, kQuiet
 void set_log_level(LogLevel level);
 LogLevel log_level();
 
-// Writes one message (a line end is added) without looking at the level.
+// Writes one message (a line end is added) of the calling thread's rank, without looking at the level.
 void write_log(LogLevel level, std::string_view text);
 
 template <typename... Args>
@@ -39,5 +44,19 @@ template <typename... Args>
 void log_error(fmt::format_string<Args...> format, Args&&... args) {
   log_at(LogLevel::kError, format, std::forward<Args>(args)...);
 }
+
+// Opens DIR/rank_<rank>.log for appending, with its directories: "2026-11-30T09:07:27.123Z rank 1: warning: text", in UTC. Lines
+// of threads that belong to no rank go to the lowest one's. Throws SystemError. A rank that has one gets the new one.
+void open_rank_log(const std::string& dir, int rank);
+// Closes them, and forgets what set_error_told was given.
+void close_rank_logs();
+
+// To one of the two only: what a progress line has shown already, what another process of the host says.
+void write_log_file(int rank, LogLevel level, std::string_view text);
+void write_log_terminal(LogLevel level, std::string_view text);
+
+// The error with this text has been told, so that the program's end does not tell it again.
+void set_error_told(std::string text);
+bool error_was_told(std::string_view text);
 
 }  // namespace weft

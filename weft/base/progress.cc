@@ -3,7 +3,11 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cmath>
+
+#include "weft/base/log.h"
+#include "weft/base/this_rank.h"
 
 namespace weft {
 
@@ -102,6 +106,7 @@ void Progress::update(int64_t done, std::string_view note) {
 void Progress::print(std::string_view line) {
   if (terminal_ && width_ > 0) write_out("\r" + std::string(width_, ' ') + "\r");
   write_out(std::string(line) + "\n");
+  write_log_file(std::max(this_rank(), 0), LogLevel::kInfo, line);
   width_ = 0;
   if (terminal_ && drawn_ && !finished_) draw(false);
 }

@@ -40,7 +40,7 @@ int stop_signal() { return first_signal.load(); }
 
 const char* stop_signal_name() {
   switch (stop_signal()) {
-    case 0: return "";
+    case 0: return "a signal of another rank";
     case SIGINT: return "SIGINT";
     case SIGTERM: return "SIGTERM";
     case SIGUSR1: return "SIGUSR1";

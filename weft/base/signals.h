@@ -13,7 +13,7 @@ bool stop_requested();
 // The signal that came first; 0 when none did.
 int stop_signal();
 
-// Its name for messages: "SIGTERM"; "" when none came.
+// Its name for messages: "SIGTERM"; where none came, "a signal of another rank", with which a rank stops that got none itself.
 const char* stop_signal_name();
 
 // Asks as a signal would (a time limit of a run, a test); a following signal counts as the second.

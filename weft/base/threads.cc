@@ -1,15 +1,11 @@
 #include "weft/base/threads.h"
 
-#include <sched.h>
-
 #include <algorithm>
 #include <atomic>
 #include <condition_variable>
 #include <exception>
-#include <fstream>
 #include <memory>
 #include <mutex>
-#include <string>
 #include <thread>
 #include <vector>
 
@@ -17,19 +13,11 @@
 #include <immintrin.h>
 #endif
 
+#include "weft/base/cores.h"
 #include "weft/base/this_rank.h"
 
 namespace weft {
 namespace {
-
-int cgroup_cores(int cores) {
-  std::ifstream file("/sys/fs/cgroup/cpu.max");
-  std::string quota;
-  double period = 0;
-  if (file >> quota >> period && quota != "max" && period > 0)
-    return std::clamp(static_cast<int>(std::stod(quota) / period + 0.999), 1, cores);
-  return cores;
-}
 
 thread_local bool inside_parallel = false;
 
@@ -133,14 +121,6 @@ thread_local int threads_wanted = 0;
 thread_local std::unique_ptr<Pool> pool;
 
 }  // namespace
-
-int available_cores() {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  int cores = static_cast<int>(std::thread::hardware_concurrency());
-  if (sched_getaffinity(0, sizeof(set), &set) == 0) cores = CPU_COUNT(&set);
-  return cgroup_cores(std::max(cores, 1));
-}
 
 void set_num_threads(int n) {
   threads_wanted = n > 0 ? n : available_cores();

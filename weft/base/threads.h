@@ -4,10 +4,9 @@
 #include <cstdint>
 #include <functional>
 
-namespace weft {
+#include "weft/base/cores.h"
 
-// Cores this process may use: the CPU mask, cut by the cgroup's quota, at least 1. (libtorch guesses half.)
-int available_cores();
+namespace weft {
 
 // Sets how many threads parallel_for uses in the calling thread and those it starts; 0 means available_cores(). Each rank sets its own.
 void set_num_threads(int n);

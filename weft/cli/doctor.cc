@@ -2,12 +2,14 @@
 #include <torch/version.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <fstream>
 #include <iostream>
 
 #include "weft/base/threads.h"
 #include "weft/cli/command.h"
+#include "weft/comm/launch_env.h"
 #include "weft/kernels/target.h"
 
 namespace weft {
@@ -47,7 +49,24 @@ Command doctor_command() {
             if (kernels::available_targets().size() == 1)
               advice.push_back("only the portable kernels run here (no AVX2 with FMA): correct, but about 50 times slower");
             if (std::getenv("WEFT_TARGET")) advice.push_back("WEFT_TARGET is set: unset it to use the best target");
-            std::cout << fmt::format("threads        {} (of {} processors online)\n", available_cores(), sysconf(_SC_NPROCESSORS_ONLN));
+            const CoreLimits limits = core_limits();
+            std::cout << fmt::format(
+                "cores          {}: {} in the CPU mask, {}, {} processors online\n", available_cores(), limits.mask,
+                limits.quota > 0 ? fmt::format("{} by the cgroup's quota", limits.quota) : "no quota of a cgroup",
+                sysconf(_SC_NPROCESSORS_ONLN));
+            const Environment environment = launch_environment();
+            const LaunchWorld launched = read_launch(environment);
+            const int here = std::max(launched.local_size, 1);
+            std::cout << fmt::format("launcher       {}\n", describe_launch(launched, environment));
+            std::cout << fmt::format(
+                "threads        {}{}\n", cores_of_rank(limits, here, here),
+                here == 1 ? ""
+                          : fmt::format(" for each of the {} ranks here, {} where the launcher gave each a CPU mask of its own",
+                                        here, cores_of_rank(limits, 1, here)));
+            if (launched.local_size > 0 && launched.local_size * limits.mask * 2 <= sysconf(_SC_NPROCESSORS_ONLN))
+              advice.push_back(fmt::format(
+                  "the launcher binds this rank to {} of {} processors: mpirun --bind-to none, or srun --cpus-per-task=N",
+                  limits.mask, sysconf(_SC_NPROCESSORS_ONLN)));
             if (available_cores() < sysconf(_SC_NPROCESSORS_ONLN))
               advice.push_back("the CPU mask or the cgroup leaves this process fewer cores than the machine has");
             const double page = static_cast<double>(sysconf(_SC_PAGESIZE)) / 1e9;

@@ -1,3 +1,5 @@
+#include <unistd.h>
+
 #include <filesystem>
 #include <iostream>
 
@@ -31,16 +33,56 @@ RecipeChoices choices(const Registry& registry) {
   return c;
 }
 
-// fn on each rank of actor.mesh: threads of this process, or this process as one of mpirun's. Null: one rank alone.
+// The mesh of the ranks that were started, or the one that the recipe asks for where it decides.
+ParallelDims started_mesh(const Recipe& recipe, const LaunchWorld& launched) {
+  const Environment env = launch_environment();
+  const bool fills = recipe.actor.mesh.find("-1") != std::string::npos;
+  if (fills && launched.mpi) return actor_mesh(recipe, launched.size);
+  if (fills)
+    throw UsageError(fmt::format(
+        "actor.mesh = \"{}\" fills the ranks that a launcher started, and there is none ({}): use mpirun -n N or srun, or "
+        "give the number for ranks that are threads",
+        recipe.actor.mesh, describe_launch(launched, env)));
+  const ParallelDims dims = actor_mesh(recipe, 0);
+  if (launched.mpi && launched.size > 0 && launched.size != dims.world())
+    throw UsageError(
+        fmt::format("actor.mesh = \"{}\": {}", recipe.actor.mesh, world_mismatch(static_cast<int>(dims.world()), launched, env)));
+  return dims;
+}
+
+// What each rank's log begins with.
+void log_rank_start(const LaunchWorld& launched) {
+  char host[256] = {};
+  ::gethostname(host, sizeof(host) - 1);
+  const std::string text =
+      fmt::format("started on {}, process {}, {} threads, {}", host, ::getpid(), num_threads(),
+                  launched.mpi ? describe_launch(launched, launch_environment()) : "a thread of the program");
+  write_log_file(this_rank(), LogLevel::kInfo, text);
+}
+
+// fn on each rank of actor.mesh: threads of this process, or this process as one of a launcher's. Null: one rank alone.
 void on_ranks(const Recipe& recipe, const std::function<void(std::shared_ptr<const RankMesh>)>& fn) {
   const LaunchWorld launched = launch_world();
-  const ParallelDims dims = actor_mesh(recipe, launched.mpi ? launched.size : 0);
+  const ParallelDims dims = started_mesh(recipe, launched);
+  const std::string logs = recipe.run_dir() + "/logs";
   set_num_threads(static_cast<int>(recipe.trainer.threads));
   install_stop_signals();
-  if (!launched.mpi && dims.world() == 1) return fn(nullptr);
+  if (!launched.mpi && dims.world() == 1) {
+    open_rank_log(logs, 0);
+    return fn(nullptr);
+  }
   CommOptions options;
   options.threads_per_rank = static_cast<int>(recipe.trainer.threads);
-  run_ranks(static_cast<int>(dims.world()), options, [&](Communicator& world) { fn(make_rank_mesh(dims, world)); });
+  options.timeout_s = recipe.comm.timeout;
+  options.heartbeat_s = recipe.comm.heartbeat;
+  options.progress = recipe.comm.progress == "background" ? CommProgress::kBackground
+                     : recipe.comm.progress == "inline"   ? CommProgress::kInline
+                                                          : CommProgress::kAuto;
+  run_ranks(static_cast<int>(dims.world()), options, [&](Communicator& world) {
+    open_rank_log(logs, world.rank());
+    log_rank_start(launched);
+    fn(make_rank_mesh(dims, world));
+  });
 }
 
 // The trace of a process whose ranks are all here goes to `path`; of one of several, beside it, with the rank in its name.

@@ -11,8 +11,10 @@
 #include "weft/base/config.h"
 #include "weft/base/error.h"
 #include "weft/base/log.h"
+#include "weft/base/this_rank.h"
 #include "weft/base/threads.h"
 #include "weft/cli/command.h"
+#include "weft/comm/launch.h"
 
 namespace weft {
 namespace {
@@ -60,21 +62,33 @@ int run(const std::vector<std::string>& words, const Registry& registry) {
 
 int main(int argc, char** argv, const Registry& registry) {
   set_denormals_flushed();
+  struct CloseLogs {
+    ~CloseLogs() { close_rank_logs(); }
+  } close_logs;
   std::signal(SIGXFSZ, SIG_IGN);  // a file-size limit is then an error of the write that hits it, as a full disk is
   at::set_num_threads(1);  // ATen does little here, and its sums change with its threads
   try {
+    if (const LaunchWorld launched = launch_world(); launched.mpi && launched.size != 1) set_process_rank(launched.rank);
     const int code = run(std::vector<std::string>(argv + std::min(argc, 1), argv + argc), registry);
     std::cout.flush();
     if (!std::cout) throw SystemError("standard output could not be written (a full disk?): the answer is not complete");
     return code;
+  } catch (const StoppedError& e) {  // of all ranks alike
+    std::cout.flush();
+    if (this_rank() > 0)
+      write_log_file(this_rank(), LogLevel::kError, e.what());
+    else
+      log_error("{}", e.what());
+    return e.exit_code();
   } catch (const Error& e) {
     std::cout.flush();
-    log_error("{}", e.what());
+    if (!error_was_told(e.what())) log_error("{}", e.what());
     return e.exit_code();
   } catch (const std::bad_alloc&) {
     log_error("out of memory");
   } catch (const std::exception& e) {
-    log_error("internal error: {}. This is a bug of weft: please report it with the command that you ran", e.what());
+    if (!error_was_told(e.what()))
+      log_error("internal error: {}. This is a bug of weft: please report it with the command that you ran", e.what());
   }
   return kExitFailed;
 }

@@ -2,16 +2,13 @@
 
 #include <unistd.h>
 
-#include <algorithm>
 #include <atomic>
-#include <charconv>
-#include <cstdlib>
 #include <exception>
-#include <optional>
 #include <thread>
 #include <vector>
 
 #include "weft/base/error.h"
+#include "weft/base/log.h"
 #include "weft/base/this_rank.h"
 #include "weft/base/threads.h"
 #include "weft/comm/mpi_engine.h"
@@ -22,24 +19,28 @@
 namespace weft {
 namespace {
 
-// How many ranks a launcher's variable says; 0 where it is not set.
-int ranks_in(const char* variable) {
-  const char* text = std::getenv(variable);
-  int n = 0;
-  if (text) std::from_chars(text, text + std::string_view(text).size(), n);
-  return n;
+// What a rank may use of its host.
+struct Share {
+  int world = 1, here = 1;  // ranks, and those on this host
+  int cores = 1;            // of this rank, at least 1
+  bool alone = false;       // no other rank needs them
+};
+Share share_of_host(int world, int same_mask, int here) {
+  const CoreLimits limits = core_limits();
+  return {world, here, cores_of_rank(limits, same_mask, here),
+          limits.mask >= same_mask && (limits.quota == 0 || limits.quota >= here)};
 }
 
-bool in_background(CommProgress progress, int ranks_here) {
-  if (ranks_here == 1 && progress == CommProgress::kAuto) return false;
-  return progress == CommProgress::kBackground || (progress == CommProgress::kAuto && available_cores() >= 2 * ranks_here);
+bool in_background(CommProgress progress, const Share& share) {
+  if (share.world == 1 && progress == CommProgress::kAuto) return false;
+  return progress == CommProgress::kBackground || (progress == CommProgress::kAuto && share.cores >= 2);
 }
 
-void set_threads(const CommOptions& options, int ranks_here) {
+void set_threads(const CommOptions& options, const Share& share) {
   if (options.threads_per_rank > 0) {
     set_num_threads(options.threads_per_rank);
-  } else if (ranks_here > 1) {
-    set_num_threads(std::max(1, available_cores() / ranks_here));
+  } else if (share.here > 1) {
+    set_num_threads(share.cores);
   }
 }
 
@@ -61,6 +62,8 @@ WatchdogOptions watchdog_options(const CommOptions& options) { return {options.h
 std::string error_text(const std::exception_ptr& error) {
   try {
     std::rethrow_exception(error);
+  } catch (const InternalError& e) {
+    return fmt::format("internal error: {}. This is a bug of weft: please report it with the command that you ran", e.what());
   } catch (const std::exception& e) {
     return e.what();
   } catch (...) {
@@ -78,24 +81,45 @@ int error_code(const std::exception_ptr& error) {
   }
 }
 
-// Runs fn on one rank in the calling thread. Returns what it threw; tells the peers. `culprit`: it threw first.
-std::exception_ptr run_rank(RankContext* context, const std::function<void(Communicator&)>& fn, bool* culprit) {
+// What became of a rank. `culprit`: it threw before anything else went wrong.
+struct RankEnd {
+  std::exception_ptr error;
+  bool culprit = false;
+};
+
+// Runs fn on one rank in the calling thread; tells the peers when it throws.
+RankEnd run_rank(RankContext* context, const std::function<void(Communicator&)>& fn) {
   set_denormals_flushed();
   try {
     context->ring->set_status(RankStatus::kRunning);
     std::vector<int> all;
     for (int r = 0; r < context->size; ++r) all.push_back(r);
     Communicator world(context, make_group(context, all, "world"));
-    fn(world);
+    std::exception_ptr stopped;
+    try {
+      fn(world);
+    } catch (const StoppedError&) {  // as agreed with the peers, who leave in the same way
+      stopped = std::current_exception();
+    }
     context->queue->drain();
     context->ring->set_status(RankStatus::kReturned);
-    return nullptr;
+    return {stopped};
   } catch (...) {
     const std::exception_ptr error = std::current_exception();
     const bool first = context->failure->fail(fmt::format("rank {} threw: {}", context->rank, error_text(error)), error_code(error));
+    if (first && context->host_ring) claim_to_speak(context);                    // before anyone can learn of it
     context->ring->set_status(RankStatus::kFailed, context->failure->reason());  // peers learn the reason from it
-    *culprit = first;
-    return first ? error : std::make_exception_ptr(PeerLostError(context->failure->reason()));
+    return {first ? error : std::make_exception_ptr(PeerLostError(context->failure->reason())), first};
+  }
+}
+
+// The watchdog has told it.
+[[noreturn]] void rethrow_told(const std::exception_ptr& error) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const std::exception& e) {
+    set_error_told(e.what());
+    throw;
   }
 }
 
@@ -109,9 +133,8 @@ void run_one_rank(const CommOptions& options, const std::function<void(Communica
   context.queue = std::make_unique<OpQueue>(context.engine.get(), &failure, context.ring.get(),
                                             options.progress == CommProgress::kBackground, true);
   world.set_queue(0, context.queue.get());
-  set_threads(options, 1);
-  bool culprit = false;
-  if (const std::exception_ptr error = run_rank(&context, fn, &culprit)) std::rethrow_exception(error);
+  set_threads(options, {});
+  if (const RankEnd end = run_rank(&context, fn); end.error) std::rethrow_exception(end.error);
 }
 
 void run_threads(int n, const CommOptions& options, const std::function<void(Communicator&)>& fn) {
@@ -120,6 +143,7 @@ void run_threads(int n, const CommOptions& options, const std::function<void(Com
   std::vector<std::unique_ptr<RankContext>> ranks;
   std::vector<RankContext*> local;
   std::vector<OpRing*> rings;
+  const Share share = share_of_host(n, n, n);
   for (int r = 0; r < n; ++r) {
     auto context = std::make_unique<RankContext>();
     context->rank = r;
@@ -128,37 +152,44 @@ void run_threads(int n, const CommOptions& options, const std::function<void(Com
     context->ring = local_ring(options, r);
     context->engine = make_thread_engine(&world);
     context->queue = std::make_unique<OpQueue>(context->engine.get(), &failure, context->ring.get(),
-                                               in_background(options.progress, n), available_cores() >= n);
+                                               in_background(options.progress, share), share.alone);
     world.set_queue(r, context->queue.get());
     local.push_back(context.get());
     rings.push_back(context->ring.get());
+    context->host_ring = rings.front();
     ranks.push_back(std::move(context));
   }
   Watchdog watchdog(watchdog_options(options), rings, local, &failure);
-  std::exception_ptr chosen;  // what the rank to blame threw, where one did
+  std::vector<RankEnd> ends(static_cast<size_t>(n));
   std::vector<std::thread> threads;
   for (int r = 0; r < n; ++r) {
     threads.emplace_back([&, r] {
       set_this_rank(r);
-      set_threads(options, n);
-      bool culprit = false;
-      const std::exception_ptr error = run_rank(local[static_cast<size_t>(r)], fn, &culprit);
-      if (culprit) chosen = error;  // one rank at most
+      set_threads(options, share);
+      ends[static_cast<size_t>(r)] = run_rank(local[static_cast<size_t>(r)], fn);
     });
   }
   for (std::thread& thread : threads) thread.join();  // the watchdog ends the process where one does not come back
   for (RankContext* rank : local) rank->queue->stop();
-  if (!failure.failed()) return;
-  watchdog.announce();
-  if (chosen) std::rethrow_exception(chosen);
-  throw PeerLostError(failure.reason());
+  if (failure.failed()) watchdog.announce();
+  for (int r = 0; r < n; ++r)
+    if (const RankEnd& end = ends[static_cast<size_t>(r)]; end.culprit) rethrow_told(end.error);
+  if (failure.failed()) throw PeerLostError(failure.reason());
+  for (const RankEnd& end : ends)
+    if (end.error) std::rethrow_exception(end.error);  // stopped
 }
 
 // This process's rank of a job of processes.
 void run_process(int n, const CommOptions& options, const std::function<void(Communicator&)>& fn) {
+  const LaunchWorld launched = launch_world();
   const MpiWorld mpi = start_mpi();
   set_process_rank(mpi.rank);
-  if (mpi.size != n) throw UsageError(fmt::format("the mesh has {} ranks, and MPI started {}: make them equal", n, mpi.size));
+  if (mpi.size != n)
+    throw UsageError(
+        fmt::format("the mesh has {} ranks, and MPI sees {}: {}{}", n, mpi.size, describe_launch(launched, launch_environment()),
+                    mpi.size == 1 && launched.size != 1
+                        ? ". The launcher and this MPI do not speak to each other: use this MPI's own mpirun, or srun --mpi=pmix"
+                        : ""));
   JobFailure failure;
   RankContext context;
   context.rank = mpi.rank;
@@ -173,45 +204,44 @@ void run_process(int n, const CommOptions& options, const std::function<void(Com
   mpi_barrier();
   std::vector<std::unique_ptr<OpRing>> peers(static_cast<size_t>(n));
   std::vector<OpRing*> rings(static_cast<size_t>(n));
-  int here = 1;
+  int here = 0, same_mask = 0;
   for (int r = 0; r < n; ++r) {
     auto& peer = peers[static_cast<size_t>(r)];
     if (r != mpi.rank) peer = OpRing::open(ring_path(r));
-    here += peer != nullptr;
-    rings[static_cast<size_t>(r)] = r == mpi.rank ? context.ring.get() : peer.get();
+    OpRing* ring = rings[static_cast<size_t>(r)] = r == mpi.rank ? context.ring.get() : peer.get();
+    if (!ring) continue;
+    ++here;
+    same_mask += ring->record().cpu_mask.load() == context.ring->record().cpu_mask.load();
+    if (!context.host_ring) context.host_ring = ring;
   }
+  const Share share = share_of_host(n, same_mask, here);
   mpi_barrier();
   if (options.ring_dir.empty()) ::unlink(ring_path(mpi.rank).c_str());
   context.engine = make_mpi_engine();
   context.queue = std::make_unique<OpQueue>(context.engine.get(), &failure, context.ring.get(),
-                                            in_background(options.progress, here), available_cores() >= here);
-  set_threads(options, here);
+                                            in_background(options.progress, share), share.alone);
+  set_threads(options, share);
   Watchdog watchdog(watchdog_options(options), rings, {&context}, &failure);
-  bool culprit = false;
-  std::exception_ptr error = run_rank(&context, fn, &culprit);
-  if (!error) mpi_leave(failure);
-  if (!failure.failed()) return;
+  const RankEnd end = run_rank(&context, fn);
+  if (!failure.failed()) mpi_leave(failure);
+  if (!failure.failed()) {
+    if (end.error) std::rethrow_exception(end.error);  // stopped
+    return;
+  }
   abandon_mpi();
   watchdog.announce();
-  if (!error) error = std::make_exception_ptr(PeerLostError(failure.reason()));
-  std::rethrow_exception(error);
+  if (end.culprit) rethrow_told(end.error);
+  throw PeerLostError(failure.reason());
 }
 
 }  // namespace
 
-LaunchWorld launch_world() {
-  // SLURM_STEP_NUM_TASKS is srun's; SLURM_NTASKS stands in a batch script's environment, too.
-  for (const char* variable : {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS"})
-    if (const int n = ranks_in(variable); n > 0) return {true, n, variable};
-  if (std::getenv("PMIX_RANK")) return {true, 0, "PMIX_RANK"};  // the size is known after the start of MPI
-  return {};
-}
+LaunchWorld launch_world() { return read_launch(launch_environment()); }
 
 void run_ranks(int n, const CommOptions& options, const std::function<void(Communicator&)>& fn) {
   if (n < 1) throw ValueError(fmt::format("run_ranks: {} ranks", n));
   const LaunchWorld world = launch_world();
-  if (world.mpi && world.size > 0 && world.size != n)
-    throw UsageError(fmt::format("the mesh has {} ranks, and the launcher started {} ({}): make them equal", n, world.size, world.from));
+  if (world.mpi && world.size > 0 && world.size != n) throw UsageError(world_mismatch(n, world, launch_environment()));
   if (world.mpi) {
     run_process(n, options, fn);
   } else if (n == 1) {

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "weft/comm/communicator.h"
+#include "weft/comm/launch_env.h"
 
 namespace weft {
 
@@ -17,23 +18,20 @@ struct CommOptions {
   double heartbeat_s = 10;    // a process that shows no sign of life for so long is lost; also how long the others get to leave
   double timeout_s = 600;     // how long peers wait in an operation for a rank that computes
   double stall_s = 1;         // after so long in a wait, peers' operations are compared
-  int threads_per_rank = 0;   // of parallel_for; 0: the cores divided by the ranks of this host, at least 1
+  int threads_per_rank = 0;   // of parallel_for; 0: the rank's share of the host's cores (base/cores.h), at least 1
   std::string ring_dir;       // where the ranks' operation rings are kept (docs/communicator.md); empty: nowhere after the start
 };
 
-// How the program was started.
-struct LaunchWorld {
-  bool mpi = false;  // by mpirun or srun
-  int size = 1;      // ranks they started
-  std::string from;  // the variable that says so
-};
+// How this process was started.
 LaunchWorld launch_world();
 
 // Runs fn on `n` ranks, each with its world communicator, its number of threads and denormals flushed, and returns when all have
 // returned. Under mpirun or srun, this process's rank only; an n that differs from the ranks started is a UsageError.
-// A rank that throws ends the job: its error is thrown here; the peers' waits throw PeerLostError. A rank that hangs, calls another
-// operation than its peers or returns while they wait for it: PeerLostError with its name and last operations on standard error. Where
-// a thread does not come back, or (MPI) a peer process is gone, the process ends by _exit(76) (or the thrown error's exit code).
+// A rank that throws ends the job: its error is thrown here; the peers' waits throw PeerLostError. A rank that hangs, calls
+// another operation than its peers or returns while they wait for it: PeerLostError with its name and last operations on standard
+// error. Where a thread does not come back, or (MPI) a peer process is gone, the process ends by _exit(76) (or the thrown error's
+// exit code). The reason of a failed job has been told when run_ranks throws (error_was_told, base/log.h). StoppedError is no
+// failure: all ranks throw it, and it leaves when all have.
 void run_ranks(int n, const CommOptions& options, const std::function<void(Communicator&)>& fn);
 
 }  // namespace weft

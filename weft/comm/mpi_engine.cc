@@ -97,6 +97,17 @@ class MpiEngine final : public CommEngine {
   // Requests cannot be taken back: from here on nobody calls MPI, and nothing is written any more.
   void withdraw(Op&) override { abandon_mpi(); }
 
+  std::vector<int> awaited(const Op& op) const override {
+    std::vector<int> out;
+    const auto* mine = static_cast<const MpiState*>(op.state.get());
+    if (!mine) return out;
+    for (const Requests* requests : {&mine->requests, &mine->slots[0].requests, &mine->slots[1].requests})
+      for (size_t i = 0; i < requests->open.size(); ++i)
+        if (requests->open[i] != MPI_REQUEST_NULL && requests->expected[i] >= 0)
+          out.push_back(op.group->ranks[static_cast<size_t>(requests->peers[i])]);
+    return out;
+  }
+
   bool shares_memory() const override { return false; }
   bool must_poll() const override { return true; }
 

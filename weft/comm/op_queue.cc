@@ -176,6 +176,13 @@ void OpQueue::withdraw_all() {
   open_count_.store(0);
 }
 
+std::vector<int> OpQueue::awaited(uint64_t ring_index) {
+  std::lock_guard lock(work_mutex_);
+  for (const auto& op : open_)
+    if (op->ring_index == ring_index) return engine_->awaited(*op);
+  return {};
+}
+
 void OpQueue::notify() {
   if (waiting_.load() > 0) {
     caller_event_.signal();

@@ -9,6 +9,7 @@
 #include <chrono>
 #include <cstring>
 
+#include "weft/base/cores.h"
 #include "weft/base/error.h"
 #include "weft/base/random.h"
 
@@ -55,6 +56,7 @@ std::unique_ptr<OpRing> OpRing::create(const std::string& path) {
   std::unique_ptr<OpRing> ring(new OpRing);
   ring->record_ = map_file(fd, path);  // zeros: valid for every field
   ring->record_->host.store(host_hash());
+  ring->record_->cpu_mask.store(core_limits().mask_hash);
   ring->record_->pid.store(::getpid());
   ring->record_->heartbeat_ns.store(steady_ns());
   return ring;

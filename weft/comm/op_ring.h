@@ -35,6 +35,7 @@ struct GroupRecord {
 struct RankRecord {
   static constexpr int kOps = 64, kGroups = 64;
   std::atomic<uint64_t> host;  // a hash of its name
+  std::atomic<uint64_t> cpu_mask;  // hash of it: ranks of a host with one mask share its cores
   std::atomic<int64_t> pid;
   std::atomic<int64_t> heartbeat_ns;
   std::atomic<RankStatus> status;
@@ -43,6 +44,7 @@ struct RankRecord {
   std::atomic<uint64_t> next_op;          // operation i is ops[i % kOps]
   GroupRecord groups[kGroups];
   OpRecord ops[kOps];
+  std::atomic<int32_t> spoken_for;  // in the first ring of a host: one of its processes tells the terminal why the job failed
   char error[240];  // of a failed job: the reason as this rank knows it; written before status
 };
 

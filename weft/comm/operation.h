@@ -90,6 +90,8 @@ class CommEngine {
   virtual bool advance(Op& op, bool* moved) = 0;
   // After it returns nobody reads or writes the buffers of an unfinished operation. The job cannot go on.
   virtual void withdraw(Op& op) = 0;
+  // World ranks from which an unfinished operation still lacks something, as far as the engine knows.
+  virtual std::vector<int> awaited(const Op&) const { return {}; }
   virtual bool shares_memory() const = 0;  // members can read each other's pointers
   virtual bool must_poll() const = 0;      // nobody calls OpQueue::notify when a peer has moved
 };

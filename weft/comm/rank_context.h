@@ -17,6 +17,8 @@ namespace weft {
 struct RankContext {
   int rank = 0, size = 1;  // in the world
   JobFailure* failure = nullptr;
+  OpRing* host_ring = nullptr;  // the first of this host
+  bool speaks = false;          // this process tells the terminal why the job failed
 
   // Members (world ranks) of the living groups, for the watchdog.
   std::mutex groups_mutex;

@@ -29,7 +29,7 @@ bool is_gone(pid_t pid) { return ::kill(pid, 0) != 0 && errno == ESRCH; }
 struct Watchdog::Wait {
   int rank = 0;
   OpKind kind = OpKind::kBarrier;
-  uint64_t group = 0, sequence = 0;
+  uint64_t group = 0, sequence = 0, ring_index = 0;
   int64_t bytes = 0;
   int peer = -1;
   double seconds = 0;
@@ -39,6 +39,11 @@ struct Watchdog::Wait {
                        peer < 0 ? "" : fmt::format(" {} rank {}", kind == OpKind::kSend ? "to" : "from", peer), bytes);
   }
 };
+
+bool claim_to_speak(RankContext* rank) {
+  if (rank->host_ring->record().spoken_for.exchange(1) != 0) return false;
+  return rank->speaks = true;
+}
 
 Watchdog::Watchdog(WatchdogOptions options, std::vector<OpRing*> rings, std::vector<RankContext*> local, JobFailure* failure)
     : options_(options), rings_(std::move(rings)), local_(std::move(local)), failure_(failure) {
@@ -79,13 +84,14 @@ void Watchdog::loop() {
 
 void Watchdog::announce() {
   if (announced_.exchange(true)) return;
-  // One process of the host writes the report; the others only why they end.
-  bool first = true;
-  for (size_t r = 0; r < rings_.size() && static_cast<int>(r) < local_.front()->rank; ++r)
-    if (rings_[r] && !is_gone(static_cast<pid_t>(rings_[r]->record().pid.load())) &&
-        seconds_since(rings_[r]->record().heartbeat_ns.load()) < options_.heartbeat_s)
-      first = false;
-  log_error("{}{}{}", failure_->reason(), first ? "\n" : "", first ? report() : "");
+  RankContext* first = local_.front();
+  const bool speaks =
+      std::any_of(local_.begin(), local_.end(), [](const RankContext* r) { return r->speaks; }) || claim_to_speak(first);
+  const std::string reason = failure_->reason(), all = reason + "\n" + report();
+  set_error_told(reason);
+  if (log_level() > LogLevel::kError) return;
+  if (speaks) write_log_terminal(LogLevel::kError, all);
+  for (const RankContext* rank : local_) write_log_file(rank->rank, LogLevel::kError, all);
 }
 
 std::string Watchdog::verdict() const {
@@ -124,8 +130,15 @@ bool Watchdog::find_wait(int rank, Wait* out) const {
   const int slot = op.group_slot.load();
   if (slot < 0 || op.state.load() == OpState::kDone) return false;
   const GroupRecord& group = record.groups[slot];
-  *out = {rank,         op.kind.load(), group.id.load(),      op.sequence.load(),
-          op.bytes.load(), op.peer.load(), seconds_since(since), std::string(group.axis, ::strnlen(group.axis, sizeof(group.axis)))};
+  *out = {rank,
+          op.kind.load(),
+          group.id.load(),
+          op.sequence.load(),
+          index,
+          op.bytes.load(),
+          op.peer.load(),
+          seconds_since(since),
+          std::string(group.axis, ::strnlen(group.axis, sizeof(group.axis)))};
   return true;
 }
 
@@ -151,6 +164,18 @@ std::vector<int> Watchdog::missing(const Wait& wait) const {
   return out;
 }
 
+// Ranks of other hosts from which the waiting rank lacks something: they have no ring here, so the engine is asked.
+std::vector<int> Watchdog::missing_out_of_sight(const Wait& wait) const {
+  std::vector<int> out;
+  for (RankContext* rank : local_) {
+    if (rank->rank != wait.rank) continue;
+    for (const int r : rank->queue->awaited(wait.ring_index))
+      if (!rings_[static_cast<size_t>(r)] && std::find(out.begin(), out.end(), r) == out.end()) out.push_back(r);
+  }
+  std::sort(out.begin(), out.end());
+  return out;
+}
+
 std::string Watchdog::judge(const Wait& wait) const {
   const bool stalled = wait.seconds > options_.stall_s;
   std::vector<int> absent = wait.peer < 0 ? missing(wait) : std::vector<int>{wait.peer};
@@ -166,12 +191,17 @@ std::string Watchdog::judge(const Wait& wait) const {
     if (std::string found = circle(wait); !found.empty()) return found;
   }
   if (wait.seconds < options_.timeout_s) return {};
+  const std::vector<int> unseen = missing_out_of_sight(wait);
+  if (absent.empty() && !unseen.empty())
+    return fmt::format("{} on other hosts did not come to {}, where rank {} has waited for {:.1f} s", rank_list(unseen),
+                       wait.text(), wait.rank, wait.seconds);
   if (absent.empty()) return fmt::format("{} is stuck for {:.1f} s on rank {} although all ranks in sight called it", wait.text(), wait.seconds, wait.rank);
   // Who waits itself is held up by another.
   std::vector<int> idle = absent;
   std::erase_if(idle, [&](int r) { Wait other; return find_wait(r, &other); });
-  return fmt::format("{} did not come to {}, where rank {} has waited for {:.1f} s", rank_list(idle.empty() ? absent : idle), wait.text(),
-                     wait.rank, wait.seconds);
+  return fmt::format("{}{} did not come to {}, where rank {} has waited for {:.1f} s", rank_list(idle.empty() ? absent : idle),
+                     unseen.empty() ? "" : fmt::format(" and, on other hosts, {}", rank_list(unseen)), wait.text(), wait.rank,
+                     wait.seconds);
 }
 
 std::string Watchdog::disagreement(const Wait& wait) const {

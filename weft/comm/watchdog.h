@@ -21,6 +21,9 @@ struct WatchdogOptions {
   double heartbeat_s, timeout_s, stall_s;
 };
 
+// Of all processes of a host the first that asks tells the terminal why the job failed. True when it is this one.
+bool claim_to_speak(RankContext* rank);
+
 class Watchdog {
  public:
   // `rings`: one a world rank, null where out of sight. `local`: the ranks of this process. All outlive the watchdog.
@@ -29,7 +32,8 @@ class Watchdog {
   Watchdog(WatchdogOptions options, std::vector<OpRing*> rings, std::vector<RankContext*> local, JobFailure* failure);
   ~Watchdog();
 
-  // Writes the failure's reason and the last operations of all ranks to standard error, once.
+  // Writes the failure's reason and the last operations of all ranks, once: to the log of each rank here and, from one process of
+  // the host, to standard error.
   void announce();
 
  private:
@@ -42,6 +46,7 @@ class Watchdog {
   bool find_wait(int rank, Wait* out) const;
   std::vector<int> members(uint64_t group) const;
   std::vector<int> missing(const Wait& wait) const;
+  std::vector<int> missing_out_of_sight(const Wait& wait) const;
   bool arrived(int rank, uint64_t group, uint64_t sequence) const;
   std::string report() const;
   void loop();

@@ -111,7 +111,8 @@ std::vector<ScoredSample> generate_scored(Engine& engine, const DataParallel& ra
     stopped = e.what();
   }
   // A signal may reach the ranks at different moments.
-  if (ranks.any(!stopped.empty())) throw StoppedError(stopped.empty() ? "stopped by a signal that another rank saw" : stopped);
+  if (ranks.any(!stopped.empty()))
+    throw StoppedError(stopped.empty() ? fmt::format("stopped by {} while generating", stop_signal_name()) : stopped);
   if (ranks.size() == 1) return samples;
   std::vector<Trajectory> own;
   for (ScoredSample& s : samples) own.push_back(std::move(s.trajectory));

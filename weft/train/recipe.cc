@@ -215,6 +215,13 @@ void Recipe::visit(ConfigFields& f) {
   f.add("sft.max_length", sft.max_length, "Longest row [tokens]; a longer one is an error.").range(2, kMaxInt32);
   f.add("sft.completion_only_loss", sft.completion_only_loss, "Learn completions and assistant turns only; false: every token.");
   visit_trainer(f, trainer);
+  f.add("comm.timeout", comm.timeout, "Several ranks: how long peers wait in communication for a rank that does not come [s].")
+      .range(0.1, 1e6);
+  f.add("comm.heartbeat", comm.heartbeat, "Several ranks: a process that shows no sign of life for so long is lost [s].")
+      .range(0.5, 1e6);
+  f.add("comm.progress", comm.progress,
+        "Who moves bytes between ranks: a thread of its own, the rank inside its calls, or by the number of cores.")
+      .one_of({"auto", "background", "inline"});
 }
 
 Recipe parse_recipe(std::string_view toml, const std::string& path, const std::vector<std::string>& overrides, RecipeUse use,

@@ -171,6 +171,11 @@ struct TrainerRecipe {
   int64_t seed = 1;
 };
 
+struct CommRecipe {
+  double timeout = 600, heartbeat = 10;
+  std::string progress = "auto";
+};
+
 struct Recipe {
   ModelRecipe model;
   DataRecipe data;
@@ -183,6 +188,7 @@ struct Recipe {
   std::string teacher_path;    // none: no distillation
   SftRecipe sft;
   TrainerRecipe trainer;
+  CommRecipe comm;
 
   void visit(ConfigFields& fields);
   std::string run_dir() const { return trainer.runs_dir + "/" + trainer.run_name; }

@@ -201,7 +201,6 @@ const std::map<std::string, std::string, std::less<>> kNotBuiltYet = {
     {"actor_rollout_ref.rollout.expert_parallel_size", kMesh},
     {"trainer.nnodes", kMesh},
     {"trainer.n_gpus_per_node", kMesh},
-    {"comm", "communication settings are for several ranks, which are not built yet"},
     {"server", kServer},
     {"rollout.multi_turn", kTurns},
     {"actor_rollout_ref.rollout.multi_turn", kTurns},

@@ -1,5 +1,6 @@
 #pragma once
 // The directory of a run: recipe.toml (resolved), metrics.jsonl, tensorboard/, samples/STEP.jsonl, checkpoints/, report.html.
+// Beside them each rank has logs/rank_N.log (base/log.h).
 
 #include <memory>
 #include <optional>
