@@ -1,6 +1,7 @@
 // Sharded modules of libtorch that are used otherwise than they can be: an error that names what, never another result.
 #include <gtest/gtest.h>
 #include <torch/nn/modules/container/parameterlist.h>
+#include <torch/optim/sgd.h>
 
 #include "weft/base/error.h"
 #include "weft/parallel/test_module_support.h"
@@ -127,6 +128,18 @@ TEST(ShardedModuleErrors, UpdatesReachTheNextForward) {
     } catch (const ValueError& e) {
       EXPECT_NE(std::string(e.what()).find("changed between its forward and its backward"), std::string::npos) << e.what();
     }
+  });
+}
+
+// What would work on the wrong tensors: an optimizer on what members hold, a copy of the module.
+TEST(ShardedModuleErrors, OptimizersOfMembersAndCopies) {
+  run_ranks(2, {}, [](Communicator& world) {
+    auto mesh = make_rank_mesh(parse_parallel_dims("fsdp=2"), world);
+    torch::nn::Linear linear(4, 4);
+    const auto sharded = fully_shard(linear, mesh);
+    EXPECT_THROW(torch::optim::SGD({linear->weight}, 0.1), std::exception);
+    EXPECT_NO_THROW(torch::optim::SGD(linear->parameters(), 0.1));
+    EXPECT_THROW((void)linear->clone(), std::exception);
   });
 }
 

@@ -251,6 +251,30 @@ TEST(ShardedModule, MixedPrecision) {
   });
 }
 
+TEST(ShardedModule, AParameterThatIsNotContiguous) {
+  struct Turned : torch::nn::Module {
+    Turned() { weight = register_parameter("weight", nn::testing::normal({6, 4}, 1).t()); }
+    at::Tensor forward(const at::Tensor& x) { return x.matmul(weight); }
+    at::Tensor weight;
+  };
+  const at::Tensor x = nn::testing::normal({4, 4}, 2), dy = nn::testing::normal({4, 6}, 3);
+  Turned whole;
+  (whole.forward(x) * dy).sum().backward();
+  run_ranks(4, {}, [&](Communicator& world) {
+    auto mesh = make_rank_mesh(parse_parallel_dims("fsdp=4"), world);
+    auto turned = std::make_shared<Turned>();
+    const auto sharded = fully_shard(turned, mesh);
+    const at::Tensor y = sharded(x.narrow(0, world.rank(), 1));
+    EXPECT_LE(relative(y.detach(), whole.forward(x).detach().narrow(0, world.rank(), 1)), kClose);
+    (y * dy.narrow(0, world.rank(), 1)).sum().backward();
+    EXPECT_LE(
+        relative(
+            DistributedTensor::from_local(turned->parameters()[0].grad(), sharded.group().layout("weight"), mesh).full_tensor(),
+            whole.weight.grad()),
+        kClose);
+  });
+}
+
 // Tied within one group: one part under both names, and the gradient of both uses.
 TEST(ShardedModule, TiedParametersOfOneGroup) {
   struct Tied : torch::nn::Module {
