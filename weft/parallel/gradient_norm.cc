@@ -35,8 +35,8 @@ double gradient_norm(const std::vector<GradientPart>& parts, double p, const Ran
   for (const GradientPart& part : parts)
     if (part.sharded) shards.push_back(power_of(part.grad, p));
   mesh.fsdp
-      .all_reduce(shards.data(), shards.data(), static_cast<int64_t>(shards.size()), DType::kF64, largest ? ReduceOp::kMax : ReduceOp::kSum,
-                  "grad_norm")
+      .all_reduce(shards.data(), shards.data(), static_cast<int64_t>(shards.size()), DType::kF64,
+                  largest ? ReduceOp::kMax : ReduceOp::kSum, "grad_norm")
       .wait();
   size_t next = 0;
   double total = 0;

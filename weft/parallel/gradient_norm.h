@@ -1,10 +1,10 @@
 #pragma once
 // The norm of all gradients of a sharded model.
 //
-// Every parameter counts once: shards are joined over the fsdp axis, copies (of the replicate axis, of parameters that are not sharded) are
-// not. In double: a parameter's own part first (sums of squares as kernels::sum_of_squares), then over ranks in the communicator's tree,
-// then over parameters in their order. So all ranks have the same bits and a run repeats itself; against one rank the order of additions
-// in double differs (p = 1, 2), or nothing does (p = infinity).
+// Every parameter counts once: shards are joined over the fsdp axis, copies (of the replicate axis, of parameters that are not
+// sharded) are not. In double: a parameter's own part first (sums of squares as kernels::sum_of_squares), then over ranks in the
+// communicator's tree, then over parameters in their order. So all ranks have the same bits and a run repeats itself; against one
+// rank the order of additions in double differs (p = 1, 2), or nothing does (p = infinity).
 
 #include <ATen/core/Tensor.h>
 
@@ -24,8 +24,8 @@ struct GradientPart {
   bool sharded = true;  // else every rank has all of it
 };
 
-// (sum |g|^p)^(1/p); p > 0, infinity: the largest |g| (ValueError else). Not finite where a gradient is not. Collective: the same parts in
-// the same order on every rank.
+// (sum |g|^p)^(1/p); p > 0, infinity: the largest |g| (ValueError else). Not finite where a gradient is not. Collective: the same
+// parts in the same order on every rank.
 double gradient_norm(const std::vector<GradientPart>& parts, double p, const RankMesh& mesh);
 // Of the trainable ones.
 double gradient_norm(const std::vector<nn::Parameter*>& parameters, double p, const RankMesh& mesh);

@@ -11,12 +11,14 @@ namespace weft {
 
 at::Tensor ModuleShard::local() {
   version_ = version();
-  return part_.detach().to(sealed_.full().scalar_type()).contiguous();
+  source_ = part_.detach();
+  return source_.to(sealed_.full().scalar_type()).contiguous();
 }
 
 void ModuleShard::set_gathered(at::Tensor full) {
   gathered_ = full.defined();
   if (gathered_) return;
+  source_ = at::Tensor();
   sealed_.seal();
   sealed_.release();
 }

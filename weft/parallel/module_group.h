@@ -58,7 +58,7 @@ class ModuleShard final : public ShardedTensor {
   at::Tensor master() const override { return part_.detach(); }
   at::Tensor local() override;
   at::Tensor buffer() override { return sealed_.allocate(); }
-  bool gathered() const override { return gathered_ && version_ == version(); }
+  bool gathered() const override { return gathered_ && version_ == version() && part_.is_alias_of(source_); }
   at::Tensor full() override { return sealed_.full(); }
   void set_gathered(at::Tensor full) override;
   at::Tensor take_full_grad() override { return std::exchange(grad_, at::Tensor()); }
@@ -77,6 +77,7 @@ class ModuleShard final : public ShardedTensor {
   SealedTensor sealed_;
   bool gathered_ = false;
   int64_t version_ = 0;  // of the part when it was gathered
+  at::Tensor source_;    // the part then: set_data, by which libtorch loads, counts no version
   at::Tensor grad_;
 };
 

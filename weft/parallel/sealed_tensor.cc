@@ -5,10 +5,12 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 #include <c10/core/CPUAllocator.h>
+#include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/variable.h>
 #include <torch/library.h>
 
 #include "weft/base/error.h"
+#include "weft/nn/torch_compat.h"
 
 namespace weft {
 namespace {
@@ -35,6 +37,19 @@ TORCH_LIBRARY_IMPL(_, TESTING_ONLY_GenericWrapper, library) {
   library.fallback(torch::CppFunction::makeFromBoxedFunction<&refuse>());
 }
 
+// A graph that saved the opened tensor insists that it comes from somewhere, also when it only asks for its shape. (And
+// optimizers refuse tensors that do.)
+class RefusedNode : public torch::autograd::Node {
+ public:
+  explicit RefusedNode(const at::Tensor& tensor) { (void)add_input_metadata(tensor); }
+  std::string name() const override { return "weft_sealed"; }
+
+ private:
+  torch::autograd::variable_list apply(torch::autograd::variable_list&&) override {
+    throw ValueError("a gradient of a sharded parameter from outside of its module's forward");
+  }
+};
+
 c10::StorageImpl* storage_of(const at::Tensor& t) { return t.storage().unsafeGetStorageImpl(); }
 
 }  // namespace
@@ -49,6 +64,7 @@ SealedTensor::SealedTensor(at::Tensor tensor, at::ScalarType dtype) : tensor_(st
   sealed->set_sizes_contiguous(tensor_.sizes());
   sealed_ = at::Tensor(std::move(sealed));
   tensor_.set_requires_grad(false);
+  if (tensor_.is_floating_point()) refused_ = torch::autograd::Edge(nn::make_node<RefusedNode>(full_), 0);
   seal();
 }
 
@@ -74,7 +90,7 @@ void SealedTensor::open(const torch::autograd::Edge& edge) {
 
 void SealedTensor::seal() {
   tensor_.unsafeGetTensorImpl()->shallow_copy_from(sealed_.getIntrusivePtr());
-  torch::autograd::impl::set_gradient_edge(tensor_, torch::autograd::Edge());
+  torch::autograd::impl::set_gradient_edge(tensor_, refused_);
 }
 
 bool SealedTensor::is_sealed(const at::Tensor& t) { return t.defined() && t.key_set().has(kSealed); }

@@ -32,6 +32,7 @@ class SealedTensor {
 
  private:
   at::Tensor tensor_, full_, sealed_;
+  torch::autograd::Edge refused_;  // where the sealed tensor claims to come from
 };
 
 }  // namespace weft

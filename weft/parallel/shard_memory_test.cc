@@ -1,15 +1,16 @@
-// The memory of a rank, counted by the allocator: its shards, the outermost group, two groups' parameters and two groups' gradients.
-#include <ATen/TensorOperators.h>
+// The memory of a rank, counted by the allocator: its shards, the outermost group, two groups' parameters and two groups'
+// gradients.
 #include <ATen/ops/relu.h>
 #include <ATen/ops/zeros_like.h>
+#include <ATen/TensorOperators.h>
 #include <gtest/gtest.h>
 #include <torch/nn/modules/linear.h>
 
 #include <deque>
 #include <mutex>
 
-#include "weft/parallel/test_counting_allocator.h"
 #include "weft/parallel/sharded_module.h"
+#include "weft/parallel/test_counting_allocator.h"
 #include "weft/parallel/test_support.h"
 
 namespace weft {
@@ -23,14 +24,17 @@ constexpr int64_t kBlocks = 8, kSize = 64, kInner = 512, kVocabulary = 256, kRow
 constexpr int64_t kGroupBytes = 4 * (2 * kSize * kInner + kInner + kSize + 6), kTableBytes = 4 * kVocabulary * kSize;
 
 struct Peaks {
-  int64_t shards = 0;       // parameters, gradients, two moments
+  int64_t shards = 0;  // parameters, gradients, two moments
   int64_t peak = 0;
   int64_t packed = 0;        // the most packed weights at one time
   int64_t packed_after = 0;  // what is left of them
 };
 
-// design: 1.05 x (own shards + outermost group + 2G parameters + 2G gradients) + activations. The outermost group has a gradient, too.
-int64_t bound(const Peaks& p, int64_t activations) { return (p.shards + 2 * kTableBytes + 4 * kGroupBytes) * 105 / 100 + activations; }
+// design: 1.05 x (own shards + outermost group + 2G parameters + 2G gradients) + activations. The outermost group has a gradient,
+// too.
+int64_t bound(const Peaks& p, int64_t activations) {
+  return (p.shards + 2 * kTableBytes + 4 * kGroupBytes) * 105 / 100 + activations;
+}
 
 class Stack : public nn::Module {
  public:

@@ -133,7 +133,8 @@ TEST(ShardModes, ExplicitPrefetchReplacesTheNextGroup) {
       if (world.rank() == 0) forward = seen;
       seen.clear();
       before = unshard_calls(world);
-      for (Block* b : tree->blocks) b->down->add_grad_hook([&](nn::Parameter&) { seen.push_back(unshard_calls(world) - before); });
+      for (Block* b : tree->blocks)
+        b->down->add_grad_hook([&](nn::Parameter&) { seen.push_back(unshard_calls(world) - before); });
       nn::backward({y}, {cotangent_of(4)});
       if (world.rank() == 0) backward = seen;
       try {
@@ -146,8 +147,8 @@ TEST(ShardModes, ExplicitPrefetchReplacesTheNextGroup) {
     });
     return std::pair(forward, backward);
   };
-  // Five parameters a block and the table: an operation each. The table's gather begins block 0's, block 0's block 1's, and so on. In the
-  // backward a block's last weight gradient is added before the first of its weights is read.
+  // Five parameters a block and the table: an operation each. The table's gather begins block 0's, block 0's block 1's, and so
+  // on. In the backward a block's last weight gradient is added before the first of its weights is read.
   EXPECT_EQ(calls_by_block(0), std::pair(std::vector<int64_t>({11, 16, 16}), std::vector<int64_t>({0, 10, 15})));
   EXPECT_EQ(calls_by_block(1), std::pair(std::vector<int64_t>({16, 16, 16}), std::vector<int64_t>({0, 15, 15})));
 }
@@ -231,6 +232,61 @@ TEST(ShardModes, TheLastReductionMayOutliveABackwardThatIsNotTheLast) {
   });
 }
 
+// Without all-reduce a micro-batch sends nothing between replicas; without sync nothing at all. The one that does reduces the
+// sum.
+TEST(ShardModes, MicroBatchesWithoutAllReduceAndWithoutSync) {
+  run_ranks(4, {}, [](Communicator& world) {
+    auto mesh = make_rank_mesh(parse_parallel_dims("replicate=2,fsdp=2"), world);
+    auto tree = sharded_tree(mesh, at::kFloat);
+    const auto sent = [&](const std::string& axis) {
+      int64_t bytes = 0;
+      for (const CommStatsRow& row : world.stats().rows())
+        if (row.axis == axis && row.purpose == "grad") bytes += row.bytes.sent;
+      return bytes;
+    };
+    set_requires_gradient_sync(*tree, false);
+    step(*tree, 8, world);
+    EXPECT_EQ(sent("fsdp") + sent("replicate"), 0);
+    EXPECT_FALSE(tree->table->grad().defined());
+    set_requires_gradient_sync(*tree, true);
+    set_requires_all_reduce(*tree, false);
+    step(*tree, 8, world);
+    EXPECT_GT(sent("fsdp"), 0);
+    EXPECT_EQ(sent("replicate"), 0);
+    set_requires_all_reduce(*tree, true);
+    step(*tree, 8, world);
+    EXPECT_GT(sent("replicate"), 0);
+    expect_one_ranks_grads(*tree, mesh, 3);
+  });
+}
+
+// reduce_dtype halves what gradients send; they are added in fp32. Three roundings to 8 bits: each rank's gradient and the sum.
+TEST(ShardModes, GradientsTravelInReduceDtype) {
+  const auto grads = grads_of_one_rank(8);
+  std::map<DType, int64_t> bytes;
+  for (const DType dtype : {DType::kF32, DType::kBF16})
+    run_ranks(2, {}, [&](Communicator& world) {
+      auto mesh = make_rank_mesh(parse_parallel_dims("fsdp=2"), world);
+      FullyShardOptions options;
+      options.reduce_dtype = dtype;
+      auto tree = sharded_tree(mesh, at::kFloat, options);
+      step(*tree, 8, world);
+      if (world.rank() == 0) bytes[dtype] = world.stats().of(OpKind::kReduceScatter, "fsdp", "grad").sent;
+      for (nn::Parameter* p : tree->parameters()) {
+        if (!grads.contains(p->name())) continue;
+        EXPECT_EQ(p->grad().scalar_type(), at::kFloat);
+        EXPECT_LE(relative(full_grad(*p, mesh), grads.at(p->name())), dtype == DType::kF32 ? kOrderOfSums : 0.02) << p->name();
+      }
+    });
+  EXPECT_EQ(bytes[DType::kF32], 2 * bytes[DType::kBF16]);
+  run_ranks(1, {}, [](Communicator& world) {
+    Tree tree;
+    FullyShardOptions options;
+    options.reduce_dtype = DType::kF16;
+    EXPECT_THROW(fully_shard(tree, make_rank_mesh(parse_parallel_dims("fsdp=1"), world), options), ValueError);
+  });
+}
+
 TEST(ShardModes, UnshardAndReshardByHand) {
   run_ranks(3, {}, [](Communicator& world) {
     auto mesh = make_rank_mesh(parse_parallel_dims("fsdp=3"), world);
@@ -272,8 +328,8 @@ TEST(ShardModes, StateDictIsWithoutCommunication) {
   });
 }
 
-// On every mesh: the same bits on all ranks; the largest entry exactly one rank's; p = 1 and 2 up to the order of sums, in double of fp32
-// gradients that themselves differ by the order of sums.
+// On every mesh: the same bits on all ranks; the largest entry exactly one rank's; p = 1 and 2 up to the order of sums, in double
+// of fp32 gradients that themselves differ by the order of sums.
 TEST(ShardModes, TheGradientNormIsOneRanks) {
   constexpr double kInfinity = std::numeric_limits<double>::infinity();
   const auto grads = grads_of_one_rank(8);

@@ -25,7 +25,8 @@ struct ByteMeter {
 
 inline thread_local ByteMeter* this_ranks_meter = nullptr;
 
-// allocate() is const in libtorch 1.13 and not in newer versions, which want copy_data() too: without `override`, each finds its own.
+// allocate() is const in libtorch 1.13 and not in newer versions, which want copy_data() too: without `override`, each finds its
+// own.
 class CountingAllocator final : public c10::Allocator {
  public:
   at::DataPtr allocate(size_t bytes) const { return counted(bytes); }
