@@ -7,28 +7,31 @@
 #include "weft/io/checkpoint_files.h"
 #include "weft/io/hf_config.h"
 #include "weft/io/hub_cache.h"
-#include "weft/mesh/choose_dim.h"
 #include "weft/mesh/parallel_dims.h"
 #include "weft/model/causal_lm.h"
 #include "weft/model/families.h"
+#include "weft/model/parallelize.h"
 
 namespace weft {
 namespace {
 
-// Who would hold what: the cut that fully_shard makes of each parameter, fp32 master bytes of the rank that has most and least.
+// Who would hold what: the model's table, then FSDP; fp32 master bytes of the rank that has most and least.
 void print_mesh(const CausalLM& model, const std::string& text) {
-  const ParallelDims dims = parse_parallel_dims(text);
-  if (dims.tp > 1 || dims.cp > 1 || dims.ep > 1) throw UsageError(fmt::format("--mesh {}: tp, cp and ep are not built yet", text));
-  const DeviceMesh mesh = dims.dense_mesh();
+  const ParallelDims dims = parse_parallel_dims(text, 0, own_axes(model.config()));
+  const ShardingPlan plan = sharding_table(model.config());
   std::map<int64_t, int64_t> bytes;  // by rank
-  std::cout << fmt::format("  {} ranks: {}\n  {:<56} {:<18} {:<22} {:<18} {:>12}  why\n", dims.world(), mesh.to_string(), "parameter", "shape",
+  std::cout << fmt::format("  {} ranks: {}\n  {:<56} {:<18} {:<32} {:<18} {:>12}  why\n", dims.world(), dims.mesh().to_string(), "parameter", "shape",
                            "placement", "rank 0 holds", "bytes");
   for (const nn::Parameter* p : model.parameters()) {
-    const DimChoice choice = choose_dim(p->shape(), {}, mesh.size("fsdp"));
-    const Layout layout = Layout::replicated(p->shape(), mesh).with_cut({"fsdp", *choice.dim});
-    for (int64_t rank : mesh.ranks()) bytes[rank] += layout.numel(rank) * 4;
-    std::cout << fmt::format("  {:<56} {:<18} {:<22} {:<18} {:>12}  {}\n", p->name(), shape_text(p->shape()),
-                             fmt::format("fsdp: Shard({})", *choice.dim), shape_text(layout.local_shape(0)), layout.numel(0) * 4, choice.reason);
+    const Placement at = place_parameter(plan, dims, p->name(), p->shape());
+    std::vector<std::string> cuts;
+    for (const Cut& cut : at.layout.cuts())
+      if (at.layout.mesh().size(cut.axis) > 1) cuts.push_back(fmt::format("{}: Shard({})", cut.axis, cut.dim));
+    for (const std::string& axis : at.partial_axes) cuts.push_back(axis + ": sum of gradients");
+    for (int64_t rank : at.layout.mesh().ranks()) bytes[rank] += at.layout.numel(rank) * 4;
+    std::cout << fmt::format("  {:<56} {:<18} {:<32} {:<18} {:>12}  {}\n", p->name(), shape_text(p->shape()),
+                             cuts.empty() ? "copies" : fmt::format("{}", fmt::join(cuts, ", ")), shape_text(at.layout.local_shape(0)),
+                             at.layout.numel(0) * 4, at.reason);
   }
   const auto less = [](const auto& a, const auto& b) { return a.second < b.second; };
   const auto least = std::min_element(bytes.begin(), bytes.end(), less), most = std::max_element(bytes.begin(), bytes.end(), less);
@@ -43,7 +46,7 @@ Command inspect_command() {
           "What a checkpoint is: family, shapes, parameters, tensors on disk.",
           "DIR",
           {{"--tensors", "", "list every tensor with dtype, shape and file"},
-           {"--mesh", "MESH", "what each rank would hold of every parameter, and why it is cut there: fsdp=4"}},
+           {"--mesh", "MESH", "what each rank would hold of every parameter, and why it is cut there: fsdp=4,tp=2,ep=8"}},
           "weft inspect models/tiny-moe",
           1,
           1,

@@ -28,9 +28,9 @@ struct ExpertCase {
   at::ScalarType dtype = at::kFloat;
 };
 
-class Experts : public nn::Module {
+class EpLayer : public nn::Module {
  public:
-  explicit Experts(int64_t experts) : Module("mlp.experts") {
+  explicit EpLayer(int64_t experts) : Module("mlp.experts") {
     gate_up = add_parameter("gate_up_proj", {experts, 2 * kWidth, kHidden});
     down = add_parameter("down_proj", {experts, kHidden, kWidth});
   }
@@ -71,7 +71,7 @@ void expect_experts_equal_one_rank(const ExpertCase& c) {
   const int64_t total = std::accumulate(c.rows.begin(), c.rows.end(), int64_t{0});
   const at::Tensor x = normal({total, kHidden}, 1).to(c.dtype), gates = normal({total, c.top_k}, 2).abs(), dy = normal({total, kHidden}, 3);
   const at::Tensor ids = routes(c, total);
-  Experts whole(c.experts);
+  EpLayer whole(c.experts);
   for (nn::Parameter* p : whole.parameters()) {
     p->materialize(at::kCPU, c.dtype);
     p->master().copy_(value_of(*p));
@@ -82,7 +82,7 @@ void expect_experts_equal_one_rank(const ExpertCase& c) {
   const ParallelDims dims = parse_parallel_dims(c.mesh);
   run_ranks(static_cast<int>(dims.world()), {}, [&](Communicator& world) {
     auto mesh = make_rank_mesh(dims, world);
-    Experts mine(c.experts);
+    EpLayer mine(c.experts);
     FullyShardOptions options;
     options.plan = {cut("*.experts.*", "ep", 0)};
     fully_shard(mine, mesh, options);
@@ -157,7 +157,7 @@ TEST(ExpertParallel, RanksWithoutTokensOrExperts) {
 TEST(ExpertParallel, SumInRankOrderIsNotTheSame) {
   const ExpertCase c{"fsdp=2,ep=2", 8, 3, {40, 0}, {7, 6, 0}};
   const at::Tensor x = normal({40, kHidden}, 1), gates = normal({40, 3}, 2).abs(), ids = routes(c, 40);
-  Experts whole(8);
+  EpLayer whole(8);
   for (nn::Parameter* p : whole.parameters()) {
     p->materialize(at::kCPU, at::kFloat);
     p->master().copy_(value_of(*p));

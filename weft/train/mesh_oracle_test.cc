@@ -1,0 +1,51 @@
+// Forward, backward and update on every mesh against one rank.
+#include "weft/train/test_mesh_oracle.h"
+
+namespace weft {
+namespace {
+
+using namespace weft::testing;
+
+void expect_all(const std::vector<std::string>& meshes, const OracleOptions& options) {
+  const OracleRun one = run_oracle(options, nullptr, nullptr);
+  for (const std::string& mesh : meshes) expect_mesh_equals_one_rank(mesh, options, one);
+}
+
+TEST(MeshOracle, EveryMeshOfFourRanksEqualsOne) {
+  for (int64_t world = 1; world <= 4; ++world) expect_all(all_meshes(world, true), {});
+}
+
+TEST(MeshOracle, EveryReplicateTimesFsdpOfEightRanks) {
+  for (const char* model : {"moe", "dense", "over_encoded"})
+    for (int64_t world = 5; world <= 8; ++world) expect_all(all_meshes(world, false), {.model = model});
+}
+
+TEST(MeshOracle, ThreeSteps) {
+  for (const char* model : {"moe", "dense", "over_encoded"})
+    expect_all({"fsdp=2", "replicate=2,fsdp=2", "fsdp=8", "fsdp=2,tp=2,ep=2", "tp=4"}, {.model = model, .steps = 3});
+}
+
+TEST(MeshOracle, AwkwardShapes) {
+  expect_all({"fsdp=3,tp=2,ep=6", "fsdp=7,ep=7", "tp=8,ep=8", "fsdp=8,ep=4", "replicate=2,fsdp=2,tp=2,ep=4", "fsdp=5,ep=5"}, {});
+  expect_all({"fsdp=2,ep=2", "fsdp=4,ep=4", "fsdp=2,tp=2,ep=2", "tp=2,ep=2"}, {.model = "three_experts"});
+  expect_all({"fsdp=2,oe=2", "fsdp=4,oe=2", "fsdp=2,tp=2,oe=4", "fsdp=2,tp=2,ep=2,oe=2", "tp=2"}, {.model = "over_encoded"});
+  expect_all({"tp=2", "tp=8", "fsdp=2,tp=4"}, {.model = "dense"});
+}
+
+TEST(MeshOracle, RecomputeAndOneMicroBatch) {
+  expect_all({"fsdp=3", "fsdp=2,tp=2,ep=4"}, {.recompute = true});
+  expect_all({"fsdp=3", "fsdp=2,tp=2,ep=4"}, {.max_tokens = 1000});
+}
+
+TEST(MeshOracle, Bf16) {
+  const OracleOptions options{.dtype = at::kBFloat16};
+  const OracleRun one = run_oracle(options, nullptr, nullptr);
+  // The tolerance: two splits on one rank differ by up to half of it.
+  OracleOptions split = options;
+  split.max_tokens = 1000;
+  expect_gradients_close(run_oracle(split, nullptr, &one).steps[0], one.steps[0], gradient_tolerance(at::kBFloat16) / 2);
+  for (const char* mesh : {"fsdp=2", "fsdp=4,ep=2", "tp=2", "fsdp=2,tp=2,ep=4"}) expect_mesh_equals_one_rank(mesh, options, one);
+}
+
+}  // namespace
+}  // namespace weft
