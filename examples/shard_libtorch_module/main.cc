@@ -2,9 +2,12 @@
 // comparison. `shard_libtorch_module [ranks]`; under mpirun the ranks are processes.
 #include <torch/torch.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
-#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
 #include <vector>
 
 #include "weft/comm/launch.h"

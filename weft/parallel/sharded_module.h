@@ -19,8 +19,8 @@
 //
 // Backward: the graph reaches a block through what its forward returned: tensors, or pairs, tuples, vectors, maps and optionals
 // of them (specialise TensorsIn for other types). A block reached on one rank only is gathered and reduced on all, its gradients
-// counting as zero where it was not reached. Tensors that leave a forward in another way (a member) must not carry gradients. No
-// double backward.
+// counting as zero where it was not reached. A tensor that leaves a forward in another way (a member) does not bring the
+// parameters back: its backward throws where it reads them. No double backward, no hooks on gradients of the parts.
 
 #include <torch/nn/module.h>
 
