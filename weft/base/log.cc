@@ -14,6 +14,7 @@
 #include <set>
 #include <string>
 #include <system_error>
+#include <utility>
 
 #include "weft/base/error.h"
 #include "weft/base/this_rank.h"
@@ -25,7 +26,11 @@ std::atomic<LogLevel> current_level{LogLevel::kInfo};
 
 // Keeps a line whole when the system takes only a part of it at once (a pipe, more than PIPE_BUF bytes); guards what follows.
 std::mutex log_mutex;
-std::map<int, int> rank_files;  // rank -> descriptor
+struct RankFile {
+  int fd = -1;
+  std::string held;  // lines from before it was opened
+};
+std::map<int, RankFile> rank_files;
 std::set<std::string, std::less<>> told_errors;
 
 std::string_view level_text(LogLevel level) {
@@ -60,7 +65,7 @@ std::string utc_now() {
 }
 
 // Under log_mutex. One write: lines of processes that share a file by mistake never mix.
-void write_file(int fd, int rank, LogLevel level, std::string_view text) {
+void write_file(RankFile& file, int rank, LogLevel level, std::string_view text) {
   const std::string head = fmt::format("{} rank {}: ", utc_now(), rank);
   std::string lines;
   for (size_t begin = 0; begin <= text.size();) {
@@ -68,7 +73,11 @@ void write_file(int fd, int rank, LogLevel level, std::string_view text) {
     lines.append(head).append(begin == 0 ? level_text(level) : "").append(text.substr(begin, end - begin)).push_back('\n');
     begin = end + 1;
   }
-  write_all(fd, lines);
+  if (file.fd >= 0) {
+    write_all(file.fd, lines);
+  } else {
+    file.held += lines;
+  }
 }
 
 }  // namespace
@@ -87,6 +96,11 @@ void write_log(LogLevel level, std::string_view text) {
             fmt::format("weft: {}{}{}\n", rank > 0 ? fmt::format("rank {}: ", rank) : "", level_text(level), text));
 }
 
+void hold_rank_log(int rank) {
+  const std::lock_guard lock(log_mutex);
+  rank_files[rank];
+}
+
 void open_rank_log(const std::string& dir, int rank) {
   std::error_code error;
   std::filesystem::create_directories(dir, error);
@@ -94,13 +108,16 @@ void open_rank_log(const std::string& dir, int rank) {
   const int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
   if (fd < 0) throw SystemError(fmt::format("cannot write '{}': {}", path, std::strerror(errno)));
   const std::lock_guard lock(log_mutex);
-  if (const auto before = rank_files.find(rank); before != rank_files.end()) ::close(before->second);
-  rank_files[rank] = fd;
+  RankFile& file = rank_files[rank];
+  if (file.fd >= 0) ::close(file.fd);
+  file.fd = fd;
+  write_all(fd, std::exchange(file.held, {}));
 }
 
 void close_rank_logs() {
   const std::lock_guard lock(log_mutex);
-  for (const auto& [rank, fd] : rank_files) ::close(fd);
+  for (const auto& [rank, file] : rank_files)
+    if (file.fd >= 0) ::close(file.fd);
   rank_files.clear();
   told_errors.clear();
 }

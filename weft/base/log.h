@@ -45,6 +45,8 @@ void log_error(fmt::format_string<Args...> format, Args&&... args) {
   log_at(LogLevel::kError, format, std::forward<Args>(args)...);
 }
 
+// From now on the rank's lines are kept for its file, which open_rank_log writes: a run that does not begin leaves none.
+void hold_rank_log(int rank);
 // Opens DIR/rank_<rank>.log for appending, with its directories: "2026-11-30T09:07:27.123Z rank 1: warning: text", in UTC. Lines
 // of threads that belong to no rank go to the lowest one's. Throws SystemError. A rank that has one gets the new one.
 void open_rank_log(const std::string& dir, int rank);

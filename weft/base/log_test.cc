@@ -125,6 +125,20 @@ TEST_F(RankLog, OpeningAgainAppends) {
   EXPECT_EQ(lines(1), (Lines{"rank 1: first run", "rank 1: second run"}));
 }
 
+TEST_F(RankLog, LinesBeforeItIsOpenedAreKept) {
+  testing::internal::CaptureStderr();
+  hold_rank_log(1);
+  as_rank(1, [] {
+    log_info("loading");
+    log_warn("slow disk");
+  });
+  EXPECT_FALSE(std::filesystem::exists(dir_ + "/run"));
+  open();
+  as_rank(1, [] { log_info("loaded"); });
+  EXPECT_EQ(testing::internal::GetCapturedStderr(), "weft: rank 1: warning: slow disk\n");
+  EXPECT_EQ(lines(1), (Lines{"rank 1: loading", "rank 1: warning: slow disk", "rank 1: loaded"}));
+}
+
 TEST_F(RankLog, TheTwoPlacesCanBeWrittenAlone) {
   open();
   testing::internal::CaptureStderr();

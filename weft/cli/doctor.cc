@@ -63,10 +63,8 @@ Command doctor_command() {
                 here == 1 ? ""
                           : fmt::format(" for each of the {} ranks here, {} where the launcher gave each a CPU mask of its own",
                                         here, cores_of_rank(limits, 1, here)));
-            if (launched.local_size > 0 && launched.local_size * limits.mask * 2 <= sysconf(_SC_NPROCESSORS_ONLN))
-              advice.push_back(fmt::format(
-                  "the launcher binds this rank to {} of {} processors: mpirun --bind-to none, or srun --cpus-per-task=N",
-                  limits.mask, sysconf(_SC_NPROCESSORS_ONLN)));
+            if (bound_to_one_core(launched, limits.mask, sysconf(_SC_NPROCESSORS_ONLN)))
+              advice.push_back("mpirun binds this rank to one core: mpirun --bind-to none");
             if (available_cores() < sysconf(_SC_NPROCESSORS_ONLN))
               advice.push_back("the CPU mask or the cgroup leaves this process fewer cores than the machine has");
             const double page = static_cast<double>(sysconf(_SC_PAGESIZE)) / 1e9;

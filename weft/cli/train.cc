@@ -2,6 +2,7 @@
 
 #include <filesystem>
 #include <iostream>
+#include <optional>
 
 #include "weft/base/error.h"
 #include "weft/base/log.h"
@@ -51,26 +52,42 @@ ParallelDims started_mesh(const Recipe& recipe, const LaunchWorld& launched) {
 }
 
 // What each rank's log begins with.
-void log_rank_start(const LaunchWorld& launched) {
+void log_rank_start(int rank, const LaunchWorld& launched) {
   char host[256] = {};
   ::gethostname(host, sizeof(host) - 1);
-  const std::string text =
-      fmt::format("started on {}, process {}, {} threads, {}", host, ::getpid(), num_threads(),
-                  launched.mpi ? describe_launch(launched, launch_environment()) : "a thread of the program");
-  write_log_file(this_rank(), LogLevel::kInfo, text);
+  const std::string text = fmt::format("started on {}, process {}, {} threads, {}", host, ::getpid(), num_threads(),
+                                       describe_launch(launched, launch_environment()));
+  write_log_file(rank, LogLevel::kInfo, text);
+  if (launched.local_rank == 0 && bound_to_one_core(launched, core_limits().mask, ::sysconf(_SC_NPROCESSORS_ONLN)))
+    log_warn("mpirun binds each rank to one core of {}: mpirun --bind-to none gives it its share",
+             ::sysconf(_SC_NPROCESSORS_ONLN));
 }
 
-// fn on each rank of actor.mesh: threads of this process, or this process as one of a launcher's. Null: one rank alone.
-void on_ranks(const Recipe& recipe, const std::function<void(std::shared_ptr<const RankMesh>)>& fn) {
+// A run on each rank of actor.mesh: threads of this process, or this process as one of a launcher's; a null mesh: one rank alone.
+// Each rank's log is opened when its trainer stands, or one of several has failed to: a wrong recipe leaves no run directory.
+template <class SomeTrainer>
+void run_on_ranks(const Recipe& recipe, const Registry& registry) {
   const LaunchWorld launched = launch_world();
   const ParallelDims dims = started_mesh(recipe, launched);
-  const std::string logs = recipe.run_dir() + "/logs";
   set_num_threads(static_cast<int>(recipe.trainer.threads));
   install_stop_signals();
-  if (!launched.mpi && dims.world() == 1) {
-    open_rank_log(logs, 0);
-    return fn(nullptr);
-  }
+  const auto run = [&](int rank, std::shared_ptr<const RankMesh> mesh) {
+    const std::string logs = recipe.run_dir() + "/logs";
+    hold_rank_log(rank);
+    log_rank_start(rank, launched);
+    std::optional<SomeTrainer> trainer;
+    try {
+      trainer.emplace(recipe, registry, std::move(mesh));
+    } catch (const UsageError&) {
+      throw;
+    } catch (...) {
+      if (dims.world() > 1) open_rank_log(logs, rank);  // one rank alone has said all on the terminal
+      throw;
+    }
+    open_rank_log(logs, rank);
+    trainer->run();
+  };
+  if (!launched.mpi && dims.world() == 1) return run(0, nullptr);
   CommOptions options;
   options.threads_per_rank = static_cast<int>(recipe.trainer.threads);
   options.timeout_s = recipe.comm.timeout;
@@ -78,11 +95,8 @@ void on_ranks(const Recipe& recipe, const std::function<void(std::shared_ptr<con
   options.progress = recipe.comm.progress == "background" ? CommProgress::kBackground
                      : recipe.comm.progress == "inline"   ? CommProgress::kInline
                                                           : CommProgress::kAuto;
-  run_ranks(static_cast<int>(dims.world()), options, [&](Communicator& world) {
-    open_rank_log(logs, world.rank());
-    log_rank_start(launched);
-    fn(make_rank_mesh(dims, world));
-  });
+  run_ranks(static_cast<int>(dims.world()), options,
+            [&](Communicator& world) { run(world.rank(), make_rank_mesh(dims, world)); });
 }
 
 // The trace of a process whose ranks are all here goes to `path`; of one of several, beside it, with the rank in its name.
@@ -136,9 +150,7 @@ Command train_command() {
               std::cout << print_recipe(recipe);
               return kExitDone;
             }
-            traced(args, [&] {
-              on_ranks(recipe, [&](std::shared_ptr<const RankMesh> mesh) { Trainer(recipe, registry, std::move(mesh)).run(); });
-            });
+            traced(args, [&] { run_on_ranks<Trainer>(recipe, registry); });
             return kExitDone;
           }};
 }
@@ -157,10 +169,7 @@ Command sft_command() {
               std::cout << print_recipe(recipe);
               return kExitDone;
             }
-            traced(args, [&] {
-              on_ranks(recipe,
-                       [&](std::shared_ptr<const RankMesh> mesh) { SftTrainer(recipe, registry, std::move(mesh)).run(); });
-            });
+            traced(args, [&] { run_on_ranks<SftTrainer>(recipe, registry); });
             return kExitDone;
           }};
 }

@@ -110,6 +110,10 @@ std::string world_mismatch(int mesh, const LaunchWorld& world, const Environment
       world.launcher == "srun" ? fmt::format("srun --ntasks={}", mesh) : fmt::format("mpirun -n {}", mesh));
 }
 
+bool bound_to_one_core(const LaunchWorld& world, int mask, int64_t online) {
+  return world.launcher == "mpirun" && world.local_size >= 1 && world.local_size <= 2 && mask <= 2 && online >= 4 * mask;
+}
+
 Environment launch_environment() {
   Environment env;
   for (const char* name : kVariables)

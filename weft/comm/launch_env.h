@@ -2,6 +2,7 @@
 // How the program was started, from the variables that launchers set: Open MPI's mpirun, Slurm's srun, anything that speaks PMIx
 // or PMI.
 
+#include <cstdint>
 #include <map>
 #include <string>
 
@@ -27,6 +28,10 @@ std::string describe_launch(const LaunchWorld& world, const Environment& env);
 
 // The message for a mesh that has another number of ranks than were started.
 std::string world_mismatch(int mesh, const LaunchWorld& world, const Environment& env);
+
+// mpirun gives each of at most two ranks of a host a single core unless it is told otherwise. True where that looks to be so:
+// `mask` cores in the rank's CPU mask, `online` processors.
+bool bound_to_one_core(const LaunchWorld& world, int mask, int64_t online);
 
 // Those variables of this process.
 Environment launch_environment();

@@ -89,5 +89,17 @@ TEST(LaunchEnv, AMismatchSaysEverything) {
             "actor.mesh=fsdp=-1");
 }
 
+TEST(LaunchEnv, OneCoreOfManyIsNoticed) {
+  LaunchWorld w{true, "mpirun", "OMPI_COMM_WORLD_SIZE", 2, 0, 0, 2};
+  EXPECT_TRUE(bound_to_one_core(w, 1, 64));
+  EXPECT_TRUE(bound_to_one_core(w, 2, 64));  // two hardware threads
+  EXPECT_FALSE(bound_to_one_core(w, 1, 2));
+  EXPECT_FALSE(bound_to_one_core(w, 32, 64));
+  w.local_size = 4;  // bound to a socket
+  EXPECT_FALSE(bound_to_one_core(w, 2, 8));
+  w.launcher = "srun";  // as asked for
+  EXPECT_FALSE(bound_to_one_core(w, 1, 64));
+}
+
 }  // namespace
 }  // namespace weft
