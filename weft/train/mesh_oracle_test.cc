@@ -40,10 +40,10 @@ TEST(MeshOracle, RecomputeAndOneMicroBatch) {
 TEST(MeshOracle, Bf16) {
   const OracleOptions options{.dtype = at::kBFloat16};
   const OracleRun one = run_oracle(options, nullptr, nullptr);
-  // The tolerance: two splits on one rank differ by up to half of it.
+  // The tolerance: two splits on one rank differ by up to half of it (5.3e-7).
   OracleOptions split = options;
   split.max_tokens = 1000;
-  expect_gradients_close(run_oracle(split, nullptr, &one).steps[0], one.steps[0], gradient_tolerance(at::kBFloat16) / 2);
+  expect_gradients_close(run_oracle(split, nullptr, &one).steps[0], one.steps[0], gradient_tolerance(at::kBFloat16, false));
   for (const char* mesh : {"fsdp=2", "fsdp=4,ep=2", "tp=2", "fsdp=2,tp=2,ep=4"}) expect_mesh_equals_one_rank(mesh, options, one);
 }
 

@@ -157,8 +157,10 @@ inline void expect_gradients_close(const OracleStep& ours, const OracleStep& one
   }
 }
 
-// In fp32 4e-6 (design); in bf16 what two micro-batch splits on one rank differ by, doubled (measured in mesh_oracle_test.cc).
-inline double gradient_tolerance(at::ScalarType dtype) { return dtype == at::kFloat ? 4e-6 : 2e-2; }
+// In fp32 4e-6, for sums of other orders. In bf16 activation gradients are rounded where one rank rounds them, so that splits and meshes
+// differ by the order of fp32 sums as well (5e-7 measured between two splits), except with tp: there each rank rounds its term of a
+// column-parallel input's gradient (1.3e-2 measured).
+inline double gradient_tolerance(at::ScalarType dtype, bool tp) { return dtype == at::kFloat ? 4e-6 : tp ? 2.6e-2 : 1e-6; }
 
 inline void expect_mesh_equals_one_rank(const std::string& text, const OracleOptions& options, const OracleRun& one) {
   SCOPED_TRACE(text + " " + options.model);
@@ -173,8 +175,8 @@ inline void expect_mesh_equals_one_rank(const std::string& text, const OracleOpt
     const OracleStep &a = ours.steps[0], &b = one.steps[0];
     EXPECT_TRUE(a.log_probs == b.log_probs) << "rank " << world.rank();
     EXPECT_TRUE(a.entropy == b.entropy) << "rank " << world.rank();
-    expect_gradients_close(a, b, gradient_tolerance(options.dtype));
-    EXPECT_NEAR(a.norm, b.norm, gradient_tolerance(options.dtype) * b.norm);
+    expect_gradients_close(a, b, gradient_tolerance(options.dtype, dims.tp > 1));
+    EXPECT_NEAR(a.norm, b.norm, gradient_tolerance(options.dtype, dims.tp > 1) * b.norm);
     if (options.steps == 1) return;
     // Adam turns a gradient near zero of another sign into a step of the rate: at most 2 x 3 x 1e-4.
     for (const auto& [name, p] : one.parameters) {
