@@ -17,6 +17,7 @@
 #include "weft/comm/launch.h"
 #include "weft/kernels/target.h"
 #include "weft/model/parallelize.h"
+#include "weft/nn/block_allocator.h"
 #include "weft/rollout/engine.h"
 #include "weft/train/actor.h"
 #include "weft/train/data_parallel.h"
@@ -127,6 +128,7 @@ int main(int argc, char** argv) {
   }
   weft::set_denormals_flushed();
   weft::set_num_threads(threads);
+  if (!std::getenv("WEFT_BENCH_MALLOC")) weft::nn::use_block_cache_for_tensors();
   at::set_num_threads(1);
   const auto run = [&](std::shared_ptr<const weft::RankMesh> ranks) {
     weft::CausalLM model(weft::config(), dtype == "float32" ? at::kFloat : at::kBFloat16);

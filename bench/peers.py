@@ -2,10 +2,13 @@
 """weft against what a user would otherwise run, on one machine in one run, alternating, median of three; prints JSON.
 
 peers.py [--model-bench build/bench/model_bench] [--rounds 3] [--dtypes float32,bfloat16] [--length 512] [--skip-llama] [--skip-train]
+         [--ranks]
 
 Needs, in the Python that runs it: torch, transformers; for decode also llama-cpp-python and gguf (built for this machine). Everything
 trains or decodes the same random Qwen3-MoE (8 layers, hidden 512, 32 experts, top 4, vocabulary 8192) with two threads: training of
 4 x 512 tokens with PyTorch (grouped matrix products for the experts, AdamW), greedy decode of 128 tokens after 64 with llama.cpp.
+--ranks adds two ranks of one thread each: weft's thread ranks with fsdp=2 against weft's one rank of two threads and against PyTorch's FSDP2
+on two processes (Gloo).
 --length trains shorter sequences on both sides: where the CPU has no bf16 instructions PyTorch needs minutes for a bf16 step of 512.
 """
 import argparse
@@ -31,8 +34,8 @@ def quiet_blas():
     return env
 
 
-def child(role, *args):
-    out = subprocess.run([sys.executable, __file__, role, *args], env=quiet_blas(), check=True, capture_output=True, text=True).stdout
+def child(role, *args, launcher=()):
+    out = subprocess.run([sys.executable, *launcher, __file__, role, *args], env=quiet_blas(), check=True, capture_output=True, text=True).stdout
     return [json.loads(line) for line in out.splitlines() if line.startswith("{")]
 
 
@@ -52,11 +55,27 @@ def torch_model(dtype):
     return AutoModelForCausalLM.from_config(config).to(getattr(torch, dtype))
 
 
-def train(dtype, length, steps=3):
+def fsdp2(dtype, length):
+    """One of the two processes that torchrun starts."""
     import torch
-    model = torch_model(dtype)
+    import torch.distributed as dist
+    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+    dist.init_process_group("gloo")
+    model = torch_model("float32")
+    torch.set_num_threads(1)
+    policy = MixedPrecisionPolicy(param_dtype=getattr(torch, dtype), reduce_dtype=torch.float32)
+    for layer in model.model.layers:
+        fully_shard(layer, mp_policy=policy)
+    fully_shard(model, mp_policy=policy)
+    train(dtype, length, model=model, rows=2, what="train_2_ranks", speak=dist.get_rank() == 0)
+    dist.destroy_process_group()
+
+
+def train(dtype, length, steps=3, model=None, rows=4, what="train", speak=True):
+    import torch
+    model = model or torch_model(dtype)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, foreach=True)
-    ids = torch.randint(3, SHAPE["vocab_size"], (4, int(length)), generator=torch.Generator().manual_seed(0))
+    ids = torch.randint(3, SHAPE["vocab_size"], (rows, int(length)), generator=torch.Generator().manual_seed(0))
     seconds = []
     for _ in range(steps):
         start = time.time()
@@ -66,7 +85,8 @@ def train(dtype, length, steps=3):
         optimizer.step()
         optimizer.zero_grad()
         seconds.append(time.time() - start)
-    print(json.dumps({"what": "train", "dtype": dtype, "tokens_per_s": ids.numel() / statistics.median(seconds[1:])}))
+    if speak:
+        print(json.dumps({"what": what, "dtype": dtype, "tokens_per_s": 4 * int(length) / statistics.median(seconds[1:])}))
 
 
 def export(dtype, path):
@@ -176,6 +196,7 @@ def main():
     ap.add_argument("--rounds", type=int, default=3)
     ap.add_argument("--dtypes", default="float32,bfloat16")
     ap.add_argument("--length", default="512", help="tokens of each of the 4 sequences trained")
+    ap.add_argument("--ranks", action="store_true")
     ap.add_argument("--skip-llama", action="store_true")
     ap.add_argument("--skip-train", action="store_true")
     args = ap.parse_args()
@@ -194,17 +215,26 @@ def main():
                 if not args.skip_train:
                     note(theirs, child("train", dtype, args.length))
                     note(ours, weft(args.model_bench, dtype, "train", "--length", args.length))
+                if args.ranks:
+                    note(theirs, child("fsdp2", dtype, args.length, launcher=["-m", "torch.distributed.run", "--nproc-per-node", "2"]))
+                    two = weft(args.model_bench, dtype, "train", "--length", args.length, "--mesh", "fsdp=2")
+                    note(ours, [dict(row, what="train_2_ranks") for row in two])
                 if not args.skip_llama:
                     note(theirs, child("decode", dtype, path))
                     note(ours, weft(args.model_bench, dtype, "decode"))
     for k, values in theirs.items():
         a, b = statistics.median(ours[k]), statistics.median(values)
-        print(json.dumps({"what": k[0], "dtype": k[1], "batch": k[2] or None, "peer": "pytorch" if k[0] == "train" else "llama.cpp",
+        print(json.dumps({"what": k[0], "dtype": k[1], "batch": k[2] or None, 
+                          "peer": {"train": "pytorch", "train_2_ranks": "pytorch fsdp2"}.get(k[0], "llama.cpp"),
                           "weft_tokens_per_s": round(a, 1), "peer_tokens_per_s": round(b, 1), "ratio": round(a / b, 3)}))
+
+    for dtype in args.dtypes.split(",") if args.ranks and not args.skip_train else []:
+        one, two = (statistics.median(ours[(what, dtype, 0)]) for what in ("train", "train_2_ranks"))
+        print(json.dumps({"what": "train_2_ranks", "dtype": dtype, "peer": "weft, one rank of two threads", "ratio": round(two / one, 3)}))
 
 
 if __name__ == "__main__":
-    if len(sys.argv) > 1 and sys.argv[1] in ("train", "export", "decode"):
-        {"train": train, "export": export, "decode": decode}[sys.argv[1]](*sys.argv[2:])
+    if len(sys.argv) > 1 and sys.argv[1] in ("train", "export", "decode", "fsdp2"):
+        {"train": train, "export": export, "decode": decode, "fsdp2": fsdp2}[sys.argv[1]](*sys.argv[2:])
     else:
         main()

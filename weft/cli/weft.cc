@@ -15,6 +15,7 @@
 #include "weft/base/threads.h"
 #include "weft/cli/command.h"
 #include "weft/comm/launch.h"
+#include "weft/nn/block_allocator.h"
 
 namespace weft {
 namespace {
@@ -66,6 +67,7 @@ int main(int argc, char** argv, const Registry& registry) {
     ~CloseLogs() { close_rank_logs(); }
   } close_logs;
   std::signal(SIGXFSZ, SIG_IGN);  // a file-size limit is then an error of the write that hits it, as a full disk is
+  nn::use_block_cache_for_tensors();
   at::set_num_threads(1);  // ATen does little here, and its sums change with its threads
   try {
     if (const LaunchWorld launched = launch_world(); launched.mpi && launched.size != 1) set_process_rank(launched.rank);

@@ -1,12 +1,9 @@
 #include "weft/kernels/gemm.h"
 
-#include <sys/mman.h>
-
 #include <algorithm>
-#include <cstdlib>
-#include <new>
 #include <vector>
 
+#include "weft/base/block_cache.h"
 #include "weft/base/error.h"
 #include "weft/base/threads.h"
 #include "weft/kernels/gemm_table.h"
@@ -20,20 +17,15 @@ constexpr int64_t kGradRows = 120, kGradColumns = 256;
 constexpr int64_t kLeafFloats = 64 * 1024;
 constexpr int64_t kInputGradChain = 512, kWeightGradChain = 256;
 
-struct FreeMemory {
-  void operator()(void* p) const { std::free(p); }
+struct GiveBlock {
+  size_t bytes = 0;
+  void operator()(void* p) const { give_block(p, bytes); }
 };
-using Memory = std::unique_ptr<void, FreeMemory>;
+using Memory = std::unique_ptr<void, GiveBlock>;
 
-// Large blocks ask for huge pages: a panel walk touches a new page every few kilobytes.
 Memory allocate(int64_t bytes) {
-  constexpr int64_t kHugePage = int64_t{2} << 20;
-  const int64_t alignment = bytes >= kHugePage ? kHugePage : 64;
-  const int64_t size = std::max<int64_t>(1, (bytes + alignment - 1) / alignment) * alignment;
-  Memory memory(std::aligned_alloc(static_cast<size_t>(alignment), static_cast<size_t>(size)));
-  if (!memory) throw std::bad_alloc();
-  if (alignment == kHugePage) madvise(memory.get(), static_cast<size_t>(size), MADV_HUGEPAGE);
-  return memory;
+  const size_t size = std::max<size_t>(1, static_cast<size_t>(bytes));
+  return {take_block(size), GiveBlock{size}};
 }
 
 const GemmTable& table() { return select(portable::kGemmTable, avx2::kGemmTable, avx512::kGemmTable, avx512_bf16::kGemmTable); }
