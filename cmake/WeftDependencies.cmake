@@ -16,4 +16,5 @@ find_package(MPI COMPONENTS CXX)
 if(MPI_CXX_FOUND)
   list(FILTER MPI_CXX_LIBRARIES EXCLUDE REGEX "mpi_cxx")
 endif()
+include(FindWeftNccl)  # optional, off by default: device memory between ranks
 find_program(WEFT_PYTHON python3 REQUIRED)

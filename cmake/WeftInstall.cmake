@@ -19,7 +19,7 @@ function(weft_install)
   install(TARGETS ${folders} weft_everything EXPORT weftTargets ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
   install(EXPORT weftTargets NAMESPACE weft:: DESTINATION ${package})
   install(DIRECTORY ${CMAKE_SOURCE_DIR}/weft DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}
-          FILES_MATCHING PATTERN "*.h" PATTERN "*test*" EXCLUDE)
+          FILES_MATCHING PATTERN "*.h" PATTERN "*.inc" PATTERN "*test*" EXCLUDE)
   configure_package_config_file(${CMAKE_SOURCE_DIR}/cmake/weftConfig.cmake.in ${CMAKE_BINARY_DIR}/weftConfig.cmake
                                 INSTALL_DESTINATION ${package})
   write_basic_package_version_file(${CMAKE_BINARY_DIR}/weftConfigVersion.cmake COMPATIBILITY SameMinorVersion)

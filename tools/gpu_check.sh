@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # The GPU path on a machine with a CUDA device and a build against a CUDA libtorch (tools/build_with_pip_torch.sh): every golden in
-# float32 and bfloat16, one GRPO step, and the demo. Prints figures; exit 0 when all of it holds, 1 when something does not, 2 when
-# there is no GPU or no CUDA in the build (nothing was checked then).
+# float32 and bfloat16, communication of device memory (in builds with NCCL), one GRPO step, and the demo. Prints figures; exit 0 when
+# all of it holds, 1 when something does not, 2 when there is no GPU or no CUDA in the build (nothing was checked then).
 #   tools/gpu_check.sh [WEFT] [--no-demo]
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -40,6 +40,18 @@ for model in tests/data/models/*/; do
     fi
   done
 done
+
+# Device memory between ranks, one a GPU; a build with NCCL has the program beside weft.
+nccl_check=$(dirname "$weft")/tests/nccl_check
+if [ ! -x "$nccl_check" ]; then
+  echo "nccl_check: not in this build (WEFT_NCCL is off): communication of device memory was not checked"
+elif "$nccl_check" >"$out/nccl" 2>&1; then
+  sed 's/^/nccl_check: /' "$out/nccl"
+else
+  echo "nccl_check: FAILED ($?)"
+  cat "$out/nccl"
+  failed=1
+fi
 
 # A training run's rewards and times, from its metrics.
 figures() {

@@ -6,7 +6,6 @@
 #include <numeric>
 
 #include "weft/base/error.h"
-#include "weft/base/random.h"
 #include "weft/comm/rank_context.h"
 
 namespace weft {
@@ -70,20 +69,6 @@ std::vector<int64_t> even_shares(int64_t count, int n) {
 
 }  // namespace
 
-std::shared_ptr<Group> make_group(RankContext* context, const std::vector<int>& ranks, const std::string& axis) {
-  std::shared_ptr<Group> group = context->engine->make_group(ranks, axis, context->rank);
-  group->ring_slot = context->ring->add_group(group->id, axis);
-  {
-    std::lock_guard lock(context->groups_mutex);
-    context->groups[group->id] = ranks;
-  }
-  return {group.get(), [context, group](Group*) {
-            context->ring->remove_group(group->ring_slot);
-            std::lock_guard lock(context->groups_mutex);
-            context->groups.erase(group->id);
-          }};
-}
-
 // ---- SharedBuffer
 
 SharedBuffer::Memory::Memory(int64_t bytes) : data_(static_cast<std::byte*>(::operator new(static_cast<size_t>(bytes), std::align_val_t{4096}))) {
@@ -101,35 +86,8 @@ int Communicator::size() const { return group_->size(); }
 const std::string& Communicator::axis() const { return group_->axis; }
 int Communicator::world_rank(int member) const { return group_->ranks[static_cast<size_t>(check_member(member, "member"))]; }
 CommStats& Communicator::stats() const { return context_->stats; }
-double Communicator::seconds_waited() const { return context_->queue->seconds_waited(); }
-
-Communicator Communicator::sub(std::span<const int> ranks, const std::string& axis) const {
-  std::vector<int> world;
-  for (const int r : ranks) world.push_back(world_rank(r));
-  std::vector<int> sorted = world;
-  std::sort(sorted.begin(), sorted.end());
-  if (std::adjacent_find(sorted.begin(), sorted.end()) != sorted.end())
-    throw ValueError(fmt::format("sub('{}'): a rank stands twice in [{}]", axis, fmt::join(ranks, ", ")));
-  if (!std::binary_search(sorted.begin(), sorted.end(), world_rank(rank())))
-    throw ValueError(fmt::format("sub('{}'): rank {} of '{}' is not in [{}]; only members call it", axis, rank(), this->axis(), fmt::join(ranks, ", ")));
-  context_->queue->drain();
-  // The members meet before the engine makes the group, so that one that does not come is found like in any other operation.
-  Communicator parent = *this;
-  uint64_t mine = hash_combine(world.size(), axis.size());
-  for (const int r : world) mine = hash_combine(mine, static_cast<uint64_t>(r));
-  for (const char c : axis) mine = hash_combine(mine, static_cast<unsigned char>(c));
-  std::vector<uint64_t> theirs(world.size(), mine);
-  std::vector<Work> open;
-  for (size_t i = 0; i < world.size(); ++i) {
-    if (ranks[i] == rank()) continue;
-    open.push_back(parent.recv(&theirs[i], 1, DType::kI64, ranks[i], "setup"));
-    open.push_back(parent.send(&mine, 1, DType::kI64, ranks[i], "setup"));
-  }
-  for (Work& work : open) work.wait();
-  for (size_t i = 0; i < world.size(); ++i)
-    if (theirs[i] != mine)
-      throw ValueError(fmt::format("sub('{}'): ranks {} and {} give different ranks or names", axis, rank(), ranks[i]));
-  return {context_, make_group(context_, world, axis)};
+double Communicator::seconds_waited() const {
+  return context_->queue->seconds_waited() + (context_->device_queue ? context_->device_queue->seconds_waited() : 0);
 }
 
 int Communicator::check_member(int member, const char* name) const {
@@ -161,15 +119,15 @@ Work Communicator::enqueue(std::shared_ptr<Op> op, std::string_view purpose) con
       received += std::max<int64_t>(step.pieces[static_cast<size_t>(r)].recv_bytes, 0);
     }
   }
-  if (op->kind == OpKind::kSharedGather && context_->engine->shares_memory() && size() > 1) {
+  if (op->kind == OpKind::kSharedGather && group_->engine->shares_memory() && size() > 1) {
     sent = op->steps[1].pieces[static_cast<size_t>(rank())].send_bytes;
     received = op->bytes - sent;
   }
   if (op->peer < 0) op->sequence = group_->next_sequence++;
   op->purpose = purpose;
-  context_->queue->enqueue(op);
+  group_->queue->enqueue(op);
   context_->stats.add(op->kind, axis(), purpose, sent, received);
-  return {context_, std::move(op)};
+  return Work(std::move(op));
 }
 
 Work Communicator::all_gather(const void* mine, void* all, std::span<const int64_t> counts, DType dtype, std::string_view purpose) const {
@@ -202,7 +160,7 @@ Work Communicator::all_reduce(const void* in, void* out, int64_t count, DType dt
   op->bytes = count * width;
   if (size() == 1 || op->bytes <= kSmallReduce) {
     const std::byte* source = as_bytes(in);
-    if (size() > 1) {
+    if (size() > 1 && !group_->engine->device_memory()) {  // a device joins when its inputs have gone, so that none is overwritten
       op->owned.assign(source, source + op->bytes);
       source = op->owned.data();
     }
@@ -331,11 +289,12 @@ Work Communicator::barrier(std::string_view purpose) const {
 
 SharedBuffer Communicator::shared_buffer(int64_t bytes) const {
   if (bytes < 0) throw ValueError(fmt::format("shared_buffer: {} bytes", bytes));
+  if (group_->host) throw ValueError(fmt::format("shared_buffer: '{}' takes device memory, which ranks do not share; use all_gather", axis()));
   SharedBuffer out;
   out.bytes_ = bytes;
   out.group_id_ = group_->id;
   out.held_ = std::make_shared<bool>(false);
-  const bool shared = context_->engine->shares_memory();
+  const bool shared = group_->engine->shares_memory();
   if (!shared || rank() == 0) out.memory_ = std::make_shared<SharedBuffer::Memory>(bytes);
   if (!shared) return out;
   // The others copy rank 0's handle, which stays where it is until they have.
@@ -358,7 +317,7 @@ Work Communicator::all_gather_shared(const void* mine, std::span<const int64_t> 
   if (op->bytes > into.bytes_) throw ValueError(fmt::format("all_gather_shared: {} bytes into a buffer of {}", op->bytes, into.bytes_));
   if (*into.held_) throw ValueError("all_gather_shared: release() what was gathered into this buffer first");
   *into.held_ = true;
-  if (context_->engine->shares_memory()) {
+  if (group_->engine->shares_memory()) {
     const int64_t offset = sum(counts.first(static_cast<size_t>(rank()))) * width, bytes = counts[static_cast<size_t>(rank())] * width;
     Step own = new_step(*group_);
     own.pieces[static_cast<size_t>(rank())] = {as_bytes(mine), bytes, into.memory_->data() + offset, bytes};

@@ -6,7 +6,7 @@
 // - Collectives: every member calls the same ones, with sizes that fit, in the same order. Groups may overlap; where two ranks share
 //   two groups, both enqueue on them in the same order.
 // - Counts are elements; a count may be 0 and counts may be uneven, but every member passes what the others expect. Offsets are the
-//   sums of the counts before. Pointers need the alignment of the dtype; host memory (engines for devices take their own).
+//   sums of the counts before. Pointers need the alignment of the dtype; host memory, but for communicators made by on_device.
 // - Every operation is enqueued and returns a Work. Buffers are the operation's until wait() returns: inputs are not written, outputs
 //   not touched. Input and output overlap only where the operation says so.
 // - `purpose` names what the bytes are for ("unshard", "grad", "refit") in CommStats; any short text.
@@ -35,7 +35,7 @@ struct RankContext;
 class [[nodiscard]] Work {
  public:
   Work() = default;  // done
-  Work(RankContext* context, std::shared_ptr<Op> op) : context_(context), op_(std::move(op)) {}
+  explicit Work(std::shared_ptr<Op> op) : op_(std::move(op)) {}
   Work(Work&& other) noexcept = default;
   Work& operator=(Work&& other) noexcept;
   ~Work();
@@ -44,8 +44,15 @@ class [[nodiscard]] Work {
   bool done() const;  // never blocks; with inline progress nothing moves between calls of the communicator
  private:
   void finish() noexcept;
-  RankContext* context_ = nullptr;
   std::shared_ptr<Op> op_;
+};
+
+// Where a rank's device memory is and how its work there is ordered (nccl_engine.h).
+struct DeviceOptions {
+  int device = 0;                  // CUDA's number in this process; one rank a device
+  void* compute_stream = nullptr;  // cudaStream_t on which buffers are written and read; null: CUDA's default stream
+  bool background = true;          // a thread of the rank launches what is not launched at once and looks whether it is over
+  bool operator==(const DeviceOptions&) const = default;
 };
 
 // Memory that the ranks of a process share, for gathered data that all of them only read. Where ranks are processes each has its own.
@@ -87,6 +94,11 @@ class Communicator {
   // The communicator of `ranks` (ranks of this one, distinct, in the order they shall have). Collective over those ranks alone, all of
   // which give the same list and name. Waits for the open operations of this rank.
   Communicator sub(std::span<const int> ranks, const std::string& axis) const;
+
+  // The communicator of the same ranks whose operations take device memory, by NCCL: nccl_engine.h says in which order streams see the
+  // bytes. Collective; all of a rank's have the same options. Its sub() makes communicators of its kind; it has no shared_buffer.
+  // SystemError where the build has no NCCL, the libraries are missing or there is no such device.
+  Communicator on_device(const DeviceOptions& options) const;
 
   // all = the members' parts in rank order; counts[r] elements from rank r. `mine` may be its place in `all`.
   Work all_gather(const void* mine, void* all, std::span<const int64_t> counts, DType dtype, std::string_view purpose = {}) const;

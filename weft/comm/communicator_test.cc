@@ -1,5 +1,6 @@
 #include "weft/comm/communicator.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -230,6 +231,16 @@ TEST(Communicator, AnOperationThatAnExceptionLeavesIsTakenBack) {
                              world.barrier().wait();
                            }),
                  SystemError);
+  }
+}
+
+// Without NCCL in the build, without its libraries, without a GPU: one error each, which says what is missing.
+TEST(Communicator, DeviceMemoryThatIsNotThereIsAnErrorThatSaysSo) {
+  try {
+    run_ranks(1, {}, [](Communicator& world) { (void)world.on_device({.device = 1 << 20}); });
+    FAIL() << "a million GPUs";
+  } catch (const SystemError& error) {
+    EXPECT_THAT(error.what(), ::testing::ContainsRegex("NCCL|device"));
   }
 }
 

@@ -101,8 +101,9 @@ RankEnd run_rank(RankContext* context, const std::function<void(Communicator&)>&
     } catch (const StoppedError&) {  // as agreed with the peers, who leave in the same way
       stopped = std::current_exception();
     }
-    context->queue->drain();
+    context->drain();
     context->ring->set_status(RankStatus::kReturned);
+    if (context->device_engine) context->device_engine->leave();
     return {stopped};
   } catch (...) {
     const std::exception_ptr error = std::current_exception();
@@ -170,7 +171,7 @@ void run_threads(int n, const CommOptions& options, const std::function<void(Com
     });
   }
   for (std::thread& thread : threads) thread.join();  // the watchdog ends the process where one does not come back
-  for (RankContext* rank : local) rank->queue->stop();
+  for (RankContext* rank : local) rank->stop();
   if (failure.failed()) watchdog.announce();
   for (int r = 0; r < n; ++r)
     if (const RankEnd& end = ends[static_cast<size_t>(r)]; end.culprit) rethrow_told(end.error);

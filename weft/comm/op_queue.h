@@ -39,6 +39,8 @@ class OpQueue {
   double seconds_waited() const { return 1e-9 * static_cast<double>(waited_ns_.load(std::memory_order_relaxed)); }
   // World ranks from which the operation with this index in the ring still lacks something. Any thread.
   std::vector<int> awaited(uint64_t ring_index);
+  // Does what can be done without waiting. Any thread.
+  void poll() { try_advance(); }
   // A peer has moved. Any thread.
   void notify();
   // Ends the communication thread; what is still open stays undone. All queues of a process stop before the first of them goes.

@@ -21,6 +21,9 @@ enum class OpKind : uint8_t {
 };
 std::string_view op_kind_name(OpKind kind);
 
+class CommEngine;
+class OpQueue;
+
 // Members of a communicator as one rank sees them. Engines derive their own. Numbers are positions in `ranks` unless they say world.
 struct Group {
   virtual ~Group() = default;
@@ -31,6 +34,9 @@ struct Group {
   int ring_slot = -1;              // of OpRing's table of groups
   uint64_t next_sequence = 0;      // of collectives
   std::vector<uint64_t> next_sent, next_received;  // of send and recv, per peer
+  CommEngine* engine = nullptr;    // which executes its operations,
+  OpQueue* queue = nullptr;        // and where they wait for that
+  std::shared_ptr<Group> host;     // of a group for device memory: the same ranks' group for host memory, used for its set-up only
   int size() const { return static_cast<int>(ranks.size()); }
 };
 
@@ -94,6 +100,9 @@ class CommEngine {
   virtual std::vector<int> awaited(const Op&) const { return {}; }
   virtual bool shares_memory() const = 0;  // members can read each other's pointers
   virtual bool must_poll() const = 0;      // nobody calls OpQueue::notify when a peer has moved
+  virtual bool device_memory() const { return false; }  // pointers are a GPU's: no code of ours on the CPU may follow them
+  // The rank has returned, with no operation open; its peers are about to. The engine takes leave of theirs.
+  virtual void leave() {}
 };
 
 }  // namespace weft

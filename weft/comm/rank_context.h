@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "weft/comm/comm_stats.h"
+#include "weft/comm/communicator.h"
 #include "weft/comm/job_failure.h"
 #include "weft/comm/op_queue.h"
 #include "weft/comm/op_ring.h"
@@ -27,10 +28,23 @@ struct RankContext {
   std::unique_ptr<OpRing> ring;
   std::unique_ptr<CommEngine> engine;
   CommStats stats;
-  std::unique_ptr<OpQueue> queue;  // the first to go: what is open in it refers to all above
+  std::unique_ptr<OpQueue> queue;  // goes before these: what is open in it refers to all above
+  // For device memory, with the first communicator of that kind; the set-up of its groups goes through the queue above.
+  DeviceOptions device_options;
+  std::unique_ptr<CommEngine> device_engine;
+  std::unique_ptr<OpQueue> device_queue;
+
+  void drain() {
+    if (device_queue) device_queue->drain();
+    queue->drain();
+  }
+  void stop() {
+    if (device_queue) device_queue->stop();
+    queue->stop();
+  }
 };
 
-// A group of the engine, entered in the ring and the table above, out of which it goes with its last user.
+// A group of the engine for host memory, entered in the ring and the table above, out of which it goes with its last user.
 std::shared_ptr<Group> make_group(RankContext* context, const std::vector<int>& ranks, const std::string& axis);
 
 }  // namespace weft

@@ -8,7 +8,6 @@ namespace weft {
 Work& Work::operator=(Work&& other) noexcept {
   if (this != &other) {
     finish();
-    context_ = other.context_;
     op_ = std::move(other.op_);
   }
   return *this;
@@ -19,7 +18,7 @@ Work::~Work() { finish(); }
 void Work::wait() {
   if (!op_) return;
   const std::shared_ptr<Op> op = std::move(op_);
-  context_->queue->wait(*op);
+  op->group->queue->wait(*op);
 }
 
 bool Work::done() const { return !op_ || op_->done.load(std::memory_order_acquire); }
@@ -27,7 +26,7 @@ bool Work::done() const { return !op_ || op_->done.load(std::memory_order_acquir
 void Work::finish() noexcept {
   if (done()) return;
   if (std::uncaught_exceptions() > 0) {
-    context_->queue->withdraw(*op_);
+    op_->group->queue->withdraw(*op_);
     return;
   }
   try {
