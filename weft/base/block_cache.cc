@@ -2,7 +2,9 @@
 
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <cstdlib>
+#include <iterator>
 #include <map>
 #include <mutex>
 #include <new>
@@ -21,8 +23,20 @@ size_t rounded(size_t bytes) {
 
 struct Cache {
   std::mutex mutex;
-  std::map<size_t, std::vector<void*>> blocks;  // by rounded size
+  std::map<size_t, std::vector<void*>> blocks;  // by rounded size, none empty
   BlockCacheBytes bytes;
+
+  void* pop(std::map<size_t, std::vector<void*>>::iterator it) {
+    void* block = it->second.back();
+    it->second.pop_back();
+    bytes.kept -= static_cast<int64_t>(it->first);
+    if (it->second.empty()) blocks.erase(it);
+    return block;
+  }
+  // Largest first.
+  void shrink_to(int64_t kept) {
+    while (bytes.kept > kept) std::free(pop(std::prev(blocks.end())));
+  }
 };
 
 // Never destroyed: tensors of static lifetime come back after main.
@@ -31,51 +45,49 @@ Cache& cache() {
   return *c;
 }
 
+void* allocate(size_t size) { return std::aligned_alloc(size >= kHugePage ? kHugePage : 64, size); }
+
 }  // namespace
 
 void* take_block(size_t bytes) {
   const size_t size = rounded(bytes);
-  if (bytes >= kCachedBlockBytes) {
+  void* block = nullptr;
+  if (bytes < kCachedBlockBytes) {
+    block = allocate(size);
+  } else {
     Cache& c = cache();
     const std::lock_guard lock(c.mutex);
-    c.bytes.live += static_cast<int64_t>(size);
-    const auto it = c.blocks.find(size);
-    if (it != c.blocks.end() && !it->second.empty()) {
-      void* block = it->second.back();
-      it->second.pop_back();
-      c.bytes.kept -= static_cast<int64_t>(size);
-      return block;
+    if (const auto it = c.blocks.find(size); it != c.blocks.end()) {
+      block = c.pop(it);
+    } else {
+      c.shrink_to(std::max<int64_t>(0, c.bytes.most - c.bytes.live - static_cast<int64_t>(size)));
+      block = allocate(size);
+      if (!block) {
+        c.shrink_to(0);
+        block = allocate(size);
+      }
+      if (block && size >= kHugePage) madvise(block, size, MADV_HUGEPAGE);
     }
-  }
-  void* block = std::aligned_alloc(size >= kHugePage ? kHugePage : 64, size);
-  if (!block && bytes >= kCachedBlockBytes) {
-    trim_block_cache();
-    block = std::aligned_alloc(size >= kHugePage ? kHugePage : 64, size);
-    if (!block) {
-      Cache& c = cache();
-      const std::lock_guard lock(c.mutex);
-      c.bytes.live -= static_cast<int64_t>(size);
-    }
+    if (block) c.bytes.live += static_cast<int64_t>(size), c.bytes.most = std::max(c.bytes.most, c.bytes.live);
   }
   if (!block) throw std::bad_alloc();
-  if (size >= kHugePage) madvise(block, size, MADV_HUGEPAGE);
   return block;
 }
 
 void give_block(void* block, size_t bytes) noexcept {
   if (!block) return;
-  if (bytes >= kCachedBlockBytes) {
-    const size_t size = rounded(bytes);
-    Cache& c = cache();
-    const std::lock_guard lock(c.mutex);
-    c.bytes.live -= static_cast<int64_t>(size);
-    if (c.bytes.kept + static_cast<int64_t>(size) <= c.bytes.live / 4) {
-      c.blocks[size].push_back(block);
-      c.bytes.kept += static_cast<int64_t>(size);
-      return;
-    }
+  if (bytes < kCachedBlockBytes) return std::free(block);
+  const size_t size = rounded(bytes);
+  Cache& c = cache();
+  const std::lock_guard lock(c.mutex);
+  c.bytes.live -= static_cast<int64_t>(size);
+  try {
+    c.blocks[size].push_back(block);
+    c.bytes.kept += static_cast<int64_t>(size);
+  } catch (const std::bad_alloc&) {  // of the list
+    if (const auto it = c.blocks.find(size); it != c.blocks.end() && it->second.empty()) c.blocks.erase(it);
+    std::free(block);
   }
-  std::free(block);
 }
 
 BlockCacheBytes block_cache_bytes() {
@@ -87,10 +99,7 @@ BlockCacheBytes block_cache_bytes() {
 void trim_block_cache() {
   Cache& c = cache();
   const std::lock_guard lock(c.mutex);
-  for (auto& [size, blocks] : c.blocks)
-    for (void* block : blocks) std::free(block);
-  c.blocks.clear();
-  c.bytes.kept = 0;
+  c.shrink_to(0);
 }
 
 }  // namespace weft

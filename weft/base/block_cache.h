@@ -1,7 +1,8 @@
 #pragma once
 // Large blocks of memory that come and go with every layer (gathered weights, gradients, packed panels, activations). Given back to the
 // system, each block's pages would be faulted in and zeroed again by the next one: a tenth of the CPU time of a sharded training step.
-// So blocks are kept for the next of the same size, up to a quarter of what is in use. Any thread.
+// So blocks are kept for the next of the same size, as far as what is in use and what is kept do not pass the most that was ever in use:
+// the process grows no larger by it. Any thread.
 
 #include <cstddef>
 #include <cstdint>
@@ -17,7 +18,7 @@ void* take_block(size_t bytes);
 void give_block(void* block, size_t bytes) noexcept;
 
 struct BlockCacheBytes {
-  int64_t live = 0, kept = 0;
+  int64_t live = 0, kept = 0, most = 0;  // most: of live, ever
 };
 BlockCacheBytes block_cache_bytes();
 // Returns what is kept to the system.
