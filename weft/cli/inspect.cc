@@ -17,7 +17,8 @@ namespace {
 
 // Who would hold what: the model's table, then FSDP; fp32 master bytes of the rank that has most and least.
 void print_mesh(const CausalLM& model, const std::string& text) {
-  const ParallelDims dims = parse_parallel_dims(text, 0, own_axes(model.config()));
+  const ParallelDims dims = parse_parallel_dims(text, 0, {"oe"});
+  check_mesh(model.config(), dims);
   const ShardingPlan plan = sharding_table(model.config());
   std::map<int64_t, int64_t> bytes;  // by rank
   std::cout << fmt::format("  {} ranks: {}\n  {:<56} {:<18} {:<32} {:<18} {:>12}  why\n", dims.world(), dims.mesh().to_string(), "parameter", "shape",

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "weft/base/error.h"
 #include "weft/parallel/fully_shard.h"
 
 namespace weft {
@@ -43,9 +44,18 @@ ShardingPlan sharding_table(const ModelConfig& c) {
 
 std::vector<std::string> own_axes(const ModelConfig& c) { return c.over_encoding ? std::vector<std::string>{"oe"} : std::vector<std::string>{}; }
 
+void check_mesh(const ModelConfig& config, const ParallelDims& dims) {
+  const std::vector<std::string> own = own_axes(config);
+  for (const auto& [axis, size] : dims.own)
+    if (size > 1 && std::find(own.begin(), own.end(), axis) == own.end())
+      throw UsageError(fmt::format("mesh {}: {} has no axis \"{}\"{}", dims.to_string(), config.family, axis,
+                                   axis == "oe" ? ", which cuts over-encoded embeddings" : ""));
+}
+
 void parallelize(CausalLM& model, std::shared_ptr<const RankMesh> mesh) {
   FullyShardOptions options;
   options.plan = sharding_table(model.config());
+  check_mesh(model.config(), mesh->dims);
   for (nn::Module* layer : model.children()) fully_shard(*layer, mesh, options);
   fully_shard(model, mesh, options);
   model.set_mesh(std::move(mesh));

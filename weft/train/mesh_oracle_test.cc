@@ -32,6 +32,25 @@ TEST(MeshOracle, AwkwardShapes) {
   expect_all({"tp=2", "tp=8", "fsdp=2,tp=4"}, {.model = "dense"});
 }
 
+TEST(MeshOracle, SizesThatTheModelForbids) {
+  const auto refused = [](const std::string& model, const std::string& mesh) -> std::string {
+    const ModelConfig config = configure_model(HfConfig::parse(oracle_model(model), "config.json"));
+    const ParallelDims dims = parse_parallel_dims(mesh, 0, {"oe"});
+    try {
+      check_mesh(config, dims);
+      const CausalLM whole(config, at::kFloat);
+      for (const nn::Parameter* p : whole.parameters()) (void)place_parameter(sharding_table(config), dims, p->name(), p->shape());
+    } catch (const UsageError& e) {
+      return e.what();
+    }
+    return "none";
+  };
+  EXPECT_EQ(refused("moe", "fsdp=2,oe=2"), "mesh fsdp=2,oe=2: qwen3_moe has no axis \"oe\", which cuts over-encoded embeddings");
+  EXPECT_EQ(refused("moe", "tp=3"), "tp=3: model.embed_tokens.weight is cut on eighths of the vocabulary: 1, 2, 4 and 8 work");
+  EXPECT_EQ(refused("over_encoded", "fsdp=2,tp=2,ep=4,oe=2"), "none");
+  EXPECT_EQ(refused("dense", "fsdp=2,ep=2"), "none");  // without effect
+}
+
 TEST(MeshOracle, RecomputeAndOneMicroBatch) {
   expect_all({"fsdp=3", "fsdp=2,tp=2,ep=4"}, {.recompute = true});
   expect_all({"fsdp=3", "fsdp=2,tp=2,ep=4"}, {.max_tokens = 1000});
