@@ -27,6 +27,7 @@ test: tests
 	ctest --test-dir $(BUILD) --output-on-failure -j $$(($(JOBS) + 1)) -LE slow
 
 test-all: tests
+	cmake --build $(BUILD) -j $(JOBS) --target slow_tests
 	ctest --test-dir $(BUILD) --output-on-failure -j $(JOBS)
 
 demo: build

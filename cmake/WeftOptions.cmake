@@ -32,7 +32,7 @@ endif()
 option(WEFT_UNITY "Compile the files of a folder in groups" ON)
 if(WEFT_UNITY)
   set(CMAKE_UNITY_BUILD ON)
-  set(CMAKE_UNITY_BUILD_BATCH_SIZE 10)
+  set(CMAKE_UNITY_BUILD_BATCH_SIZE 6)
 endif()
 
 find_program(WEFT_CCACHE ccache)

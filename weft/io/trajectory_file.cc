@@ -17,7 +17,7 @@ namespace {
 
 static_assert(std::endian::native == std::endian::little, "the records are little-endian");
 
-constexpr std::string_view kMagic = "WEFTTRJ1";
+constexpr std::string_view kTrajectoryMagic = "WEFTTRJ1";
 
 class ByteWriter {
  public:
@@ -194,7 +194,7 @@ Trajectory read_trajectory(ByteReader& in) {
 
 std::vector<std::byte> serialize_trajectories(std::span<const Trajectory> trajectories) {
   ByteWriter out;
-  out.raw(kMagic.data(), kMagic.size());
+  out.raw(kTrajectoryMagic.data(), kTrajectoryMagic.size());
   out.value<uint64_t>(trajectories.size());
   for (const Trajectory& trajectory : trajectories) {
     validate_trajectory(trajectory);
@@ -207,14 +207,14 @@ std::vector<std::byte> serialize_trajectories(std::span<const Trajectory> trajec
 std::vector<Trajectory> deserialize_trajectories(std::span<const std::byte> bytes, const std::string& name) {
   constexpr size_t kHash = sizeof(uint64_t);
   const std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
-  if (!text.starts_with(kMagic) || bytes.size() < kMagic.size() + 2 * kHash)
+  if (!text.starts_with(kTrajectoryMagic) || bytes.size() < kTrajectoryMagic.size() + 2 * kHash)
     throw FileError(name, "", "not a file of trajectories");
   const auto body = bytes.first(bytes.size() - kHash);
   uint64_t hash = 0;
   std::memcpy(&hash, bytes.data() + body.size(), kHash);
   if (hash != XXH3_64bits(body.data(), body.size()))
     throw FileError(name, "", "damaged or truncated: the checksum does not match");
-  ByteReader in(body.subspan(kMagic.size()), name);
+  ByteReader in(body.subspan(kTrajectoryMagic.size()), name);
   std::vector<Trajectory> trajectories;
   const size_t count = in.count(1);
   try {
