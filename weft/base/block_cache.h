@@ -2,7 +2,7 @@
 // Large blocks of memory that come and go with every layer (gathered weights, gradients, packed panels, activations). Given back to the
 // system, each block's pages would be faulted in and zeroed again by the next one: a tenth of the CPU time of a sharded training step.
 // So blocks are kept for the next of the same size, as far as what is in use and what is kept do not pass the most that was ever in use:
-// the process grows no larger by it. Any thread.
+// tensors take no more of the system by it than they once did. Any thread.
 
 #include <cstddef>
 #include <cstdint>

@@ -29,7 +29,7 @@ std::vector<int64_t> sizes_that_work(int64_t length, int64_t heads) {
   std::vector<int64_t> out;
   for (const int64_t ranks : {1, 2, 4, 8}) {
     const std::vector<int64_t> at = contraction_boundaries(length, ranks);
-    if (std::all_of(at.begin(), at.end(), [&](int64_t b) { return b % (length / heads) == 0; })) out.push_back(ranks);
+    if (heads % ranks == 0 && std::all_of(at.begin(), at.end(), [&](int64_t b) { return b % (length / heads) == 0; })) out.push_back(ranks);
   }
   return out;
 }
@@ -60,8 +60,12 @@ Layout apply(const Layout& layout, const PlanEntry& e, const std::string& name, 
     }
     case Shares::kHeads: {
       if (e.heads % ranks == 0) return layout.with_cut({.axis = e.axis, .dim = e.dim});
-      if (ranks % e.heads != 0)
-        refuse(name, e, ranks, fmt::format("has {} key/value heads: neither divides the other", e.heads));
+      if (ranks % e.heads != 0) {
+        std::vector<int64_t> fit;
+        for (const int64_t n : {1, 2, 4, 8})
+          if (e.heads % n == 0 || n % e.heads == 0) fit.push_back(n);
+        refuse(name, e, ranks, fmt::format("has {} key/value heads, and neither divides the other: {} work", e.heads, fmt::join(fit, ", ")));
+      }
       const std::string heads = e.axis + "_heads", copies = e.axis + "_copies";
       Layout split = Layout::replicated(layout.shape(), layout.mesh().unflatten(e.axis, {heads, copies}, {e.heads, ranks / e.heads}));
       for (const Cut& c : layout.cuts()) split = split.with_cut(c);

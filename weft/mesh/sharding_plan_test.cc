@@ -112,7 +112,7 @@ TEST(ShardingPlan, Refusals) {
   };
   EXPECT_EQ(place("tp=4", "q", {24, 8}), "tp=4: q has 6 heads, which cannot be shared out whole: 1, 2 work");
   EXPECT_EQ(place("tp=3", "q", {24, 8}), "tp=3: q is summed in eighths: 1, 2, 4 and 8 work");
-  EXPECT_EQ(place("tp=2", "k", {12, 8}), "tp=2: k has 3 key/value heads: neither divides the other");
+  EXPECT_EQ(place("tp=2", "k", {12, 8}), "tp=2: k has 3 key/value heads, and neither divides the other: 1 work");
   EXPECT_EQ(place("tp=2", "v", {12, 8}), "tp=2: v has no dim 2");
   EXPECT_EQ(place("tp=2", "x", {12, 8}), "the plan says nothing about x on tp: add an entry; there are k, q, v");
   EXPECT_EQ(place("fsdp=2,ep=2", "x", {12, 8}), "none");

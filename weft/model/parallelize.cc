@@ -45,7 +45,11 @@ ShardingPlan sharding_table(const ModelConfig& c) {
 std::vector<std::string> own_axes(const ModelConfig& c) { return c.over_encoding ? std::vector<std::string>{"oe"} : std::vector<std::string>{}; }
 
 void check_mesh(const ModelConfig& config, const ParallelDims& dims) {
+  if (dims.cp > 1) throw UsageError(fmt::format("mesh {}: cp is not built yet", dims.to_string()));
   const std::vector<std::string> own = own_axes(config);
+  for (const std::string& axis : own)
+    if (std::none_of(dims.own.begin(), dims.own.end(), [&](const auto& o) { return o.first == axis; }))
+      throw UsageError(fmt::format("mesh {}: read it with the model's own axis \"{}\"", dims.to_string(), axis));
   for (const auto& [axis, size] : dims.own)
     if (size > 1 && std::find(own.begin(), own.end(), axis) == own.end())
       throw UsageError(fmt::format("mesh {}: {} has no axis \"{}\"{}", dims.to_string(), config.family, axis,
@@ -56,6 +60,9 @@ void parallelize(CausalLM& model, std::shared_ptr<const RankMesh> mesh) {
   FullyShardOptions options;
   options.plan = sharding_table(model.config());
   check_mesh(model.config(), mesh->dims);
+  std::vector<std::string> names;
+  for (const nn::Parameter* p : model.parameters()) names.push_back(p->name());
+  check_plan(options.plan, mesh->dims, names);
   for (nn::Module* layer : model.children()) fully_shard(*layer, mesh, options);
   fully_shard(model, mesh, options);
   model.set_mesh(std::move(mesh));

@@ -16,7 +16,7 @@ ShardingPlan sharding_table(const ModelConfig& config);
 // The own axes of a model: what a mesh string may name besides replicate, fsdp, cp, tp and ep.
 std::vector<std::string> own_axes(const ModelConfig& config);
 
-// UsageError for an own axis that the model does not have.
+// UsageError for an own axis that the model does not have, or that the mesh was not asked about, and for cp.
 void check_mesh(const ModelConfig& config, const ParallelDims& dims);
 
 // Before materialize(); all ranks of the mesh. UsageError for sizes that the model's shape forbids, with those that work.

@@ -42,8 +42,9 @@ class ParameterGroup final : public ShardGroup, public nn::ShardOwner, public nn
   ParameterGroup(nn::Module& module, const std::vector<nn::Parameter*>& parameters, std::shared_ptr<const RankMesh> mesh,
                  ShardOptions options)
       : ShardGroup(module.name().empty() ? "root" : module.name(), std::move(mesh), std::move(options)) {
+    for (nn::Parameter* p : parameters) add(std::make_unique<ParameterShard>(*p));  // may refuse one
     for (nn::Parameter* p : parameters) {
-      const Placement& at = add(std::make_unique<ParameterShard>(*p));
+      const Placement& at = placement(p->name());
       p->shard(at.computed.local_shape(mesh_->rank()), at.layout.local_shape(mesh_->rank()), this);
     }
     module.add_forward_pre_hook([this](nn::Module&) { before_forward(); });

@@ -33,7 +33,8 @@ ShardGroup& fully_shard(nn::Module& module, std::shared_ptr<const RankMesh> mesh
 std::vector<ShardGroup*> shard_groups(nn::Module& module);
 
 // FSDP2's switches, on all groups at and below (shard_group.h has them for one group). Without gradient sync a backward keeps
-// full gradients and sends nothing; without all-reduce it leaves out the replicate axis; the next backward that does reduces the
+// full gradients and sends nothing; without all-reduce it leaves out the replicate axis and the sums over tp; the next backward
+// that does reduces the
 // sum. Without reshard_after_backward the parameters stay gathered until they are updated. is_last_backward(false): the last
 // reduction may still run when the backward returns; gradients are complete after the next one that is the last.
 void set_requires_gradient_sync(nn::Module& module, bool on);

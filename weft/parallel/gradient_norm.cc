@@ -9,6 +9,7 @@
 
 #include "weft/base/error.h"
 #include "weft/kernels/optimizer.h"
+#include "weft/parallel/fully_shard.h"
 #include "weft/parallel/sharded_module.h"
 
 namespace weft {
@@ -34,7 +35,7 @@ double gradient_norm(const std::vector<GradientPart>& parts, double p, const Ran
   std::vector<double> shards;
   for (const GradientPart& part : parts)
     if (part.sharded) shards.push_back(power_of(part.grad, p));
-  mesh.fsdp
+  mesh.replica
       .all_reduce(shards.data(), shards.data(), static_cast<int64_t>(shards.size()), DType::kF64,
                   largest ? ReduceOp::kMax : ReduceOp::kSum, "grad_norm")
       .wait();
@@ -50,7 +51,7 @@ double gradient_norm(const std::vector<GradientPart>& parts, double p, const Ran
 double gradient_norm(const std::vector<nn::Parameter*>& parameters, double p, const RankMesh& mesh) {
   std::vector<GradientPart> parts;
   for (const nn::Parameter* parameter : parameters)
-    if (parameter->trainable()) parts.push_back({parameter->grad(), parameter->sharded()});
+    if (parameter->trainable()) parts.push_back({counts_here(*parameter) ? parameter->grad() : at::Tensor(), parameter->sharded()});
   return gradient_norm(parts, p, mesh);
 }
 

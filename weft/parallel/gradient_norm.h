@@ -1,10 +1,11 @@
 #pragma once
 // The norm of all gradients of a sharded model.
 //
-// Every parameter counts once: shards are joined over the fsdp axis, copies (of the replicate axis, of parameters that are not
-// sharded) are not. In double: a parameter's own part first (sums of squares as kernels::sum_of_squares), then over ranks in the
-// communicator's tree, then over parameters in their order. So all ranks have the same bits and a run repeats itself; against one
-// rank the order of additions in double differs (p = 1, 2), or nothing does (p = infinity).
+// Every parameter counts once: parts are joined over the ranks of a replica, copies (of the replicate axis, of tp, of parameters
+// that are not sharded) count on the first of their ranks. In double: a parameter's own part first (sums of squares as
+// kernels::sum_of_squares), then over ranks in the communicator's tree, then over parameters in their order. So all ranks have
+// the same bits and a run repeats itself; against one rank the order of additions in double differs (p = 1, 2), or nothing does
+// (p = infinity).
 
 #include <ATen/core/Tensor.h>
 
@@ -20,7 +21,7 @@ class Module;
 namespace weft {
 
 struct GradientPart {
-  at::Tensor grad;      // this rank's part; undefined counts as zero
+  at::Tensor grad;      // this rank's part; undefined counts as zero: nothing there, or a copy of an earlier rank's
   bool sharded = true;  // else every rank has all of it
 };
 

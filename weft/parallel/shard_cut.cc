@@ -41,7 +41,7 @@ ShardCut::ShardCut(std::vector<int64_t> tensor_shape, std::optional<int64_t> cut
     rows = std::min(length, (r + 1) * chunk) - std::min(length, r * chunk);
     counts.push_back(rows * others);
   }
-  contiguous = std::all_of(shape.begin(), shape.begin() + dim, [](int64_t size) { return size == 1; });
+  contiguous = ranks == 1 || std::all_of(shape.begin(), shape.begin() + dim, [](int64_t size) { return size == 1; });
 }
 
 at::Tensor ShardCut::part(const at::Tensor& full, int64_t rank) const {

@@ -46,7 +46,7 @@ void ShardGroup::set_mode(std::variant<bool, int64_t> mode) {
 
 void ShardGroup::set_reshard_after_forward(bool on) { set_mode(on); }
 
-const Placement& ShardGroup::add(std::unique_ptr<ShardedTensor> tensor) {
+void ShardGroup::add(std::unique_ptr<ShardedTensor> tensor) {
   Placement placement = place_parameter(options_.plan, mesh_->dims, tensor->name(), tensor->shape());
   const Layout &computed = placement.computed, &layout = placement.layout;
   const std::vector<int64_t> shape = computed.local_shape(mesh_->rank());
@@ -64,7 +64,6 @@ const Placement& ShardGroup::add(std::unique_ptr<ShardedTensor> tensor) {
     kept_cuts_.emplace_back(shape, choose_dim(shape, {}, keep_among_).dim, keep_among_);
   }
   shards_.push_back({std::move(tensor), std::move(placement), std::move(cut), &ranks, std::move(terms), {}, {}, {}, {}, {}});
-  return shards_.back().placement;
 }
 
 void ShardGroup::adopt(const std::vector<ShardGroup*>& below) {
@@ -81,9 +80,11 @@ std::vector<std::string> ShardGroup::parameter_names() const {
   return out;
 }
 
-const Layout& ShardGroup::layout(const std::string& parameter) const {
+const Layout& ShardGroup::layout(const std::string& parameter) const { return placement(parameter).layout; }
+
+const Placement& ShardGroup::placement(const std::string& parameter) const {
   for (const Shard& s : shards_)
-    if (s.tensor->name() == parameter) return s.placement.layout;
+    if (s.tensor->name() == parameter) return s.placement;
   throw ValueError(fmt::format("{} is not in the group of {}", parameter, name_));
 }
 

@@ -78,7 +78,9 @@ class ShardGroup {
   const std::string& name() const { return name_; }
   std::vector<std::string> parameter_names() const;
   const RankMesh& mesh() const { return *mesh_; }
-  // What each rank holds; ValueError for a name that is not the group's.
+  // ValueError for a name that is not the group's.
+  const Placement& placement(const std::string& parameter) const;
+  // What each rank holds.
   const Layout& layout(const std::string& parameter) const;
   // This rank's parts, by name, sharing their memory. No communication.
   std::vector<std::pair<std::string, DistributedTensor>> sharded_parameters() const;
@@ -107,7 +109,7 @@ class ShardGroup {
 
  protected:
   ShardGroup(std::string name, std::shared_ptr<const RankMesh> mesh, ShardOptions options);
-  const Placement& add(std::unique_ptr<ShardedTensor> tensor);
+  void add(std::unique_ptr<ShardedTensor> tensor);
   // Joins the contexts of groups below to this one's, as the outermost: their reshard_after_forward is true where unset, this
   // one's false.
   void adopt(const std::vector<ShardGroup*>& below);

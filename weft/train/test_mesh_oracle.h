@@ -20,6 +20,7 @@
 #include "weft/model/parallelize.h"
 #include "weft/parallel/distributed_tensor.h"
 #include "weft/parallel/fully_shard.h"
+#include "weft/parallel/gradient_norm.h"
 #include "weft/train/actor.h"
 #include "weft/train/data_parallel.h"
 #include "weft/train/optimizer.h"
@@ -139,6 +140,9 @@ inline OracleRun run_oracle(const OracleOptions& options, const std::shared_ptr<
     result.entropy = ranks.gather_tokens(share, list, result.entropy);
     for (nn::Parameter* p : model.parameters()) result.grads[p->name()] = whole(*p, p->mutable_grad());
     result.norm = optimizer.grad_norm();
+    if (mesh) {
+      EXPECT_NEAR(gradient_norm(model.parameters(), 2, *mesh), result.norm, 1e-9 * result.norm);
+    }
     optimizer.update(result.norm);
     out.steps.push_back(std::move(result));
     out.traces.push_back(std::move(traces));
