@@ -5,7 +5,7 @@
 # docs/slurm.md says what a real cluster needs. Prints "slurm trial: passed" and exits 0 when every step did what it should.
 set -euo pipefail
 weft=$(readlink -f "${1:?usage: slurm_trial.sh PATH_OF_WEFT}")
-root=$(cd "$(dirname "$0")/.." && pwd)
+source "$(dirname "$0")/trial_recipe.sh"
 for program in munged slurmctld slurmd sbatch srun scancel; do
   command -v "$program" > /dev/null || { echo "slurm trial: $program is missing: apt-get install slurm-wlm munge"; exit 2; }
 done
@@ -72,23 +72,8 @@ sinfo --noheader --format=%T | grep -q idle || fail "the node does not come up"
 echo "slurm trial: Slurm $(sinfo --version | cut -d' ' -f2), node $host is idle"
 
 # ---- The job
-for i in $(seq 16); do echo "{\"prompt\": \"$i+$((i * 3))=\", \"answer\": \"$((i * 4))\"}"; done > "$dir/train.jsonl"
-cat > "$dir/recipe.toml" << TOML
-[model]
-path = "$root/models/tiny-moe"
-[data]
-train_files = ["$dir/train.jsonl"]
-train_batch_size = 4
-max_prompt_length = 16
-max_response_length = 6
-[rollout]
-n = 4
-[actor.optim]
-lr = 1e-4
-[reward]
-funcs = ["last_number"]
-[trainer]
-logger = ["console"]
+trial_recipe "$dir"
+cat >> "$dir/recipe.toml" << TOML
 save_samples = false
 TOML
 # As in docs/slurm.md: the batch shell gets USR1, passes it on, and asks for the job to be queued again where weft exits with 75.

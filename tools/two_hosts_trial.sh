@@ -8,7 +8,7 @@
 set -euo pipefail
 weft=$(readlink -f "${1:?usage: two_hosts_trial.sh PATH_OF_WEFT PATH_OF_COMM_RANK}")
 comm_rank=$(readlink -f "${2:?usage: two_hosts_trial.sh PATH_OF_WEFT PATH_OF_COMM_RANK}")
-root=$(cd "$(dirname "$0")/.." && pwd)
+source "$(dirname "$0")/trial_recipe.sh"
 [ "$(id -u)" = 0 ] || { echo "two hosts: NOT RUN: needs root"; exit 2; }
 for program in ip unshare mpirun; do
   command -v $program > /dev/null || { echo "two hosts: NOT RUN: $program is missing"; exit 2; }
@@ -74,24 +74,9 @@ for each in 1 2; do
 done
 
 # ---- 2. A run
-for i in $(seq 16); do echo "{\"prompt\": \"$i+$((i * 3))=\", \"answer\": \"$((i * 4))\"}"; done > "$dir/train.jsonl"
-cat > "$dir/recipe.toml" << TOML
-[model]
-path = "$root/models/tiny-moe"
-[data]
-train_files = ["$dir/train.jsonl"]
-train_batch_size = 4
-max_prompt_length = 16
-max_response_length = 6
-[rollout]
-n = 4
-[actor.optim]
-lr = 1e-4
-[reward]
-funcs = ["last_number"]
-[trainer]
+trial_recipe "$dir"
+cat >> "$dir/recipe.toml" << TOML
 runs_dir = "$dir/runs"
-logger = ["console"]
 threads = 1
 TOML
 "$weft" train "$dir/recipe.toml" actor.mesh=fsdp=2 trainer.total_training_steps=3 trainer.run_name=threads > "$dir/threads.log" 2>&1

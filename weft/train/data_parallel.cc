@@ -9,6 +9,27 @@ namespace {
 
 constexpr const char* kPurpose = "samples";
 
+std::vector<std::vector<std::byte>> gather_bytes_over(const Communicator& group, std::span<const std::byte> mine) {
+  const size_t ranks = static_cast<size_t>(group.size());
+  const std::vector<int64_t> ones(ranks, 1);
+  std::vector<int64_t> counts(ranks);
+  const int64_t n = static_cast<int64_t>(mine.size());
+  group.all_gather(&n, counts.data(), ones, DType::kI64, kPurpose).wait();
+  int64_t total = 0;
+  for (int64_t c : counts) total += c;
+  std::vector<std::byte> all(static_cast<size_t>(total));
+  group.all_gather(mine.data(), all.data(), counts, DType::kU8, kPurpose).wait();
+  std::vector<std::vector<std::byte>> out;
+  auto at = all.begin();
+  for (int64_t c : counts) out.emplace_back(at, at + c), at += c;
+  return out;
+}
+
+double reduced(const Communicator& group, double mine, ReduceOp op) {
+  group.all_reduce(&mine, &mine, 1, DType::kF64, op, kPurpose).wait();
+  return mine;
+}
+
 }  // namespace
 
 std::pair<int64_t, int64_t> DataParallel::range(int64_t n, int rank) const {
@@ -54,26 +75,6 @@ std::vector<float> DataParallel::gather_tokens(const Share& share, MicroBatch li
   return all;
 }
 
-namespace {
-
-std::vector<std::vector<std::byte>> gather_bytes_over(const Communicator& group, std::span<const std::byte> mine) {
-  const size_t ranks = static_cast<size_t>(group.size());
-  const std::vector<int64_t> ones(ranks, 1);
-  std::vector<int64_t> counts(ranks);
-  const int64_t n = static_cast<int64_t>(mine.size());
-  group.all_gather(&n, counts.data(), ones, DType::kI64, kPurpose).wait();
-  int64_t total = 0;
-  for (int64_t c : counts) total += c;
-  std::vector<std::byte> all(static_cast<size_t>(total));
-  group.all_gather(mine.data(), all.data(), counts, DType::kU8, kPurpose).wait();
-  std::vector<std::vector<std::byte>> out;
-  auto at = all.begin();
-  for (int64_t c : counts) out.emplace_back(at, at + c), at += c;
-  return out;
-}
-
-}  // namespace
-
 std::vector<std::vector<std::byte>> DataParallel::gather_bytes(std::span<const std::byte> mine) const {
   if (size() == 1) return {{mine.begin(), mine.end()}};
   return gather_bytes_over(mesh_->world, mine);
@@ -95,20 +96,11 @@ std::vector<RoutingTrace> DataParallel::gather_traces(const Share& share, MicroB
 
 bool DataParallel::any(bool mine) const { return size() == 1 ? mine : max(mine ? 1.0 : 0.0) > 0; }
 
-double DataParallel::sum(double mine) const {
-  if (size() > 1) mesh_->world.all_reduce(&mine, &mine, 1, DType::kF64, ReduceOp::kSum, kPurpose).wait();
-  return mine;
-}
+double DataParallel::sum(double mine) const { return size() == 1 ? mine : reduced(mesh_->world, mine, ReduceOp::kSum); }
 
-double DataParallel::sum_over_places(double mine) const {
-  if (size() > 1) mesh_->data.all_reduce(&mine, &mine, 1, DType::kF64, ReduceOp::kSum, kPurpose).wait();
-  return mine;
-}
+double DataParallel::sum_over_places(double mine) const { return size() == 1 ? mine : reduced(mesh_->data, mine, ReduceOp::kSum); }
 
-double DataParallel::max(double mine) const {
-  if (size() > 1) mesh_->world.all_reduce(&mine, &mine, 1, DType::kF64, ReduceOp::kMax, kPurpose).wait();
-  return mine;
-}
+double DataParallel::max(double mine) const { return size() == 1 ? mine : reduced(mesh_->world, mine, ReduceOp::kMax); }
 
 std::map<std::string, double> DataParallel::received_bytes() const {
   std::map<std::string, double> out;
