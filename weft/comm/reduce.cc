@@ -60,8 +60,9 @@ struct Max {
 
 // The tree over parts [low, high) for elements [begin, begin + n), n <= kBlock. Returns where the values are: a part itself where
 // it needs no widening, else scratch[0 .. n). Scratch of one level below starts kBlock further.
+// Not inlined: g++ unrolls the recursion several levels deep for each type, which makes half a minute of one file and no speed.
 template <class T, class Join, class W = typename Widened<T>::type>
-const W* tree(std::span<const std::byte* const> parts, int low, int high, int64_t begin, int64_t n, W* scratch) {
+[[gnu::noinline]] const W* tree(std::span<const std::byte* const> parts, int low, int high, int64_t begin, int64_t n, W* scratch) {
   if (high - low == 1) {
     const T* source = reinterpret_cast<const T*>(parts[static_cast<size_t>(low)]) + begin;
     if constexpr (std::is_same_v<T, W>) {
