@@ -96,7 +96,7 @@ void run_on_ranks(const Recipe& recipe, const Registry& registry) {
                      : recipe.comm.progress == "inline"   ? CommProgress::kInline
                                                           : CommProgress::kAuto;
   run_ranks(static_cast<int>(dims.world()), options,
-            [&](Communicator& world) { run(world.rank(), make_rank_mesh(dims, world)); });
+            [&](Communicator& world) { run(world.rank(), make_rank_mesh(dims, world, actor_sharing(recipe))); });
 }
 
 // The trace of a process whose ranks are all here goes to `path`; of one of several, beside it, with the rank in its name.

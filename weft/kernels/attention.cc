@@ -47,6 +47,22 @@ void copy_block(const AttentionSequence& s, int64_t head, int64_t first, int64_t
   }
 }
 
+void check_packed(int64_t query_rows, int64_t key_rows, std::span<const int64_t> offsets, std::span<const QueryRun> runs) {
+  WEFT_CHECK(
+      !offsets.empty() && offsets.front() == 0 && offsets.back() == key_rows && std::is_sorted(offsets.begin(), offsets.end()),
+      "offsets must ascend from 0 to the {} rows", key_rows);
+  const int64_t sequences = static_cast<int64_t>(offsets.size()) - 1;
+  for (const QueryRun& r : runs) {
+    WEFT_CHECK(0 <= r.begin && r.begin <= r.end && r.end <= query_rows && 0 <= r.sequence && r.sequence < sequences &&
+                   0 <= r.first_position,
+               "query rows [{}, {}) of sequence {} from position {}, in {} rows and {} sequences", r.begin, r.end, r.sequence,
+               r.first_position, query_rows, sequences);
+    const int64_t length = offsets[static_cast<size_t>(r.sequence) + 1] - offsets[static_cast<size_t>(r.sequence)];
+    WEFT_CHECK(r.first_position + r.end - r.begin <= length, "query rows up to position {} of a sequence of {}",
+               r.first_position + r.end - r.begin, length);
+  }
+}
+
 }  // namespace
 
 void write_kv(ConstMatrix k, ConstMatrix v, std::span<const AttentionSequence> sequences, const KvShape& shape, void* cache) {
@@ -133,50 +149,62 @@ void attention_forward(ConstMatrix q, std::span<const AttentionSequence> sequenc
   });
 }
 
+std::vector<QueryRun> whole_sequences(std::span<const int64_t> offsets) {
+  std::vector<QueryRun> runs;
+  for (size_t s = 0; s + 1 < offsets.size(); ++s) runs.push_back({offsets[s], offsets[s + 1], static_cast<int64_t>(s), 0});
+  return runs;
+}
+
 void attention_packed_forward(ConstMatrix q, ConstMatrix k, ConstMatrix v, int64_t num_heads, int64_t num_kv_heads,
-                              std::span<const int64_t> offsets, float scale, Matrix o, float* lse) {
+                              std::span<const int64_t> key_offsets, std::span<const QueryRun> runs, float scale, Matrix o,
+                              float* lse) {
   WEFT_CHECK(num_heads >= 1 && q.cols % num_heads == 0, "query rows of {} for {} heads", q.cols, num_heads);
-  WEFT_CHECK(
-      !offsets.empty() && offsets.front() == 0 && offsets.back() == q.rows && std::is_sorted(offsets.begin(), offsets.end()),
-      "offsets must ascend from 0 to the {} rows", q.rows);
+  check_packed(q.rows, k.rows, key_offsets, runs);
   const KvShape shape{num_kv_heads, q.cols / num_heads, kKeyBlock, q.dtype};
   int64_t blocks = 0;
-  for (size_t s = 0; s + 1 < offsets.size(); ++s) blocks += (offsets[s + 1] - offsets[s] + kKeyBlock - 1) / kKeyBlock;
+  for (size_t s = 0; s + 1 < key_offsets.size(); ++s) blocks += (key_offsets[s + 1] - key_offsets[s] + kKeyBlock - 1) / kKeyBlock;
   std::vector<int32_t> ids(static_cast<size_t>(blocks));
   std::iota(ids.begin(), ids.end(), 0);
-  std::vector<AttentionSequence> sequences;
-  for (size_t s = 0, used = 0; s + 1 < offsets.size(); ++s) {
-    sequences.push_back({offsets[s], offsets[s + 1], 0, ids.data() + used});
-    used += static_cast<size_t>((offsets[s + 1] - offsets[s] + kKeyBlock - 1) / kKeyBlock);
+  std::vector<AttentionSequence> keys, queries;
+  for (size_t s = 0, used = 0; s + 1 < key_offsets.size(); ++s) {
+    keys.push_back({key_offsets[s], key_offsets[s + 1], 0, ids.data() + used});
+    used += static_cast<size_t>((key_offsets[s + 1] - key_offsets[s] + kKeyBlock - 1) / kKeyBlock);
   }
+  for (const QueryRun& r : runs)
+    queries.push_back({r.begin, r.end, r.first_position, keys[static_cast<size_t>(r.sequence)].blocks});
   const auto cache = std::make_unique_for_overwrite<char[]>(static_cast<size_t>(blocks * shape.block_bytes()));
-  write_kv(k, v, sequences, shape, cache.get());
-  attention_forward(q, sequences, shape, cache.get(), scale, o, lse);
+  write_kv(k, v, keys, shape, cache.get());
+  attention_forward(q, queries, shape, cache.get(), scale, o, lse);
 }
 
 void attention_packed_backward(ConstMatrix d_o, ConstMatrix q, ConstMatrix k, ConstMatrix v, ConstMatrix o, const float* lse,
-                               int64_t num_heads, int64_t num_kv_heads, std::span<const int64_t> offsets, float scale, Matrix dq,
-                               Matrix dk, Matrix dv) {
+                               int64_t num_heads, int64_t num_kv_heads, std::span<const int64_t> key_offsets,
+                               std::span<const QueryRun> runs, float scale, Matrix dq, Matrix dk, Matrix dv) {
   const int64_t d = q.cols / num_heads, group = num_heads / num_kv_heads;
   WEFT_CHECK(q.cols == num_heads * d && num_heads == group * num_kv_heads && k.cols == num_kv_heads * d && v.cols == k.cols,
              "queries of {} and keys of {} for {} and {} heads", q.cols, k.cols, num_heads, num_kv_heads);
   WEFT_CHECK(q.dtype == k.dtype && q.dtype == v.dtype && q.dtype == o.dtype, "queries, keys, values and output differ in dtype");
-  WEFT_CHECK(
-      !offsets.empty() && offsets.front() == 0 && offsets.back() == q.rows && std::is_sorted(offsets.begin(), offsets.end()),
-      "offsets must ascend from 0 to the {} rows", q.rows);
+  check_packed(q.rows, k.rows, key_offsets, runs);
   const auto& table = attention_table();
-  const int64_t pairs = (static_cast<int64_t>(offsets.size()) - 1) * num_kv_heads;
+  const int64_t sequences = static_cast<int64_t>(key_offsets.size()) - 1;
+  std::vector<std::vector<QueryRun>> runs_of(static_cast<size_t>(sequences));
+  for (const QueryRun& r : runs)
+    if (r.end > r.begin) runs_of[static_cast<size_t>(r.sequence)].push_back(r);
   const auto column = [](auto m, int64_t row, int64_t col) {
     auto* p = row_of(m, row);
     using Byte = std::conditional_t<std::is_const_v<std::remove_pointer_t<decltype(p)>>, const char, char>;
     return static_cast<decltype(p)>(static_cast<Byte*>(p) + col * dtype_bytes(m.dtype));
   };
-  parallel_for(pairs, 1, [&](int64_t begin, int64_t end) {
+  parallel_for(sequences * num_kv_heads, 1, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
-      const int64_t row = offsets[static_cast<size_t>(i / num_kv_heads)], head = i % num_kv_heads;
+      const size_t sequence = static_cast<size_t>(i / num_kv_heads);
+      const int64_t row = key_offsets[sequence], head = i % num_kv_heads;
       AttentionBackward t;
-      t.length = offsets[static_cast<size_t>(i / num_kv_heads) + 1] - row;
+      t.length = key_offsets[sequence + 1] - row;
       if (t.length == 0) continue;
+      t.runs = runs_of[sequence].data();
+      t.num_runs = static_cast<int64_t>(runs_of[sequence].size());
+      for (const QueryRun& r : runs_of[sequence]) t.seen = std::max(t.seen, r.first_position + r.end - r.begin);
       t.group = group;
       t.head_dim = d;
       t.scale = scale;
@@ -185,12 +213,12 @@ void attention_packed_backward(ConstMatrix d_o, ConstMatrix q, ConstMatrix k, Co
       t.bf16_out[0] = is_bf16(dq);
       t.bf16_out[1] = is_bf16(dk);
       t.bf16_out[2] = is_bf16(dv);
-      t.q = column(q, row, head * group * d);
+      t.q = column(q, 0, head * group * d);
       t.k = column(k, row, head * d);
       t.v = column(v, row, head * d);
-      t.o = column(o, row, head * group * d);
-      t.d_o = column(d_o, row, head * group * d);
-      t.dq = column(dq, row, head * group * d);
+      t.o = column(o, 0, head * group * d);
+      t.d_o = column(d_o, 0, head * group * d);
+      t.dq = column(dq, 0, head * group * d);
       t.dk = column(dk, row, head * d);
       t.dv = column(dv, row, head * d);
       t.q_stride = q.stride;
@@ -201,9 +229,9 @@ void attention_packed_backward(ConstMatrix d_o, ConstMatrix q, ConstMatrix k, Co
       t.dq_stride = dq.stride;
       t.dk_stride = dk.stride;
       t.dv_stride = dv.stride;
-      t.lse = lse + row * num_heads + head * group;
+      t.lse = lse + head * group;
       t.lse_stride = num_heads;
-      t.scratch = scratch_of(attention_backward_scratch(t.length, d));
+      t.scratch = scratch_of(attention_backward_scratch(t.seen, d));
       table.backward(t);
     }
   });

@@ -225,72 +225,90 @@ void fill_zero(float* p, int64_t n) {
   for (int64_t i = 0; i < n; ++i) p[i] = 0.0f;
 }
 
-void backward(const AttentionBackward& t) {
-  const int64_t d = t.head_dim, dp = padded16(d), keys = (t.length + 63) / 64 * 64;
-  float* kt = t.scratch;
-  float* vt = kt + keys * d;
-  float* k = vt + keys * d;
-  float* dk = k + keys * dp;
-  float* dv = dk + keys * dp;
-  float* q = dv + keys * dp;
-  float* d_o = q + kQueryTile * dp;
-  float* dq = d_o + kQueryTile * dp;
-  float* p = dq + kQueryTile * dp;
-  float* dp_rows = p + kQueryTile * kKeyBlock;
-  transpose_blocks(t.k, t.bf16_in, t.k_stride, t.length, d, kt);
-  transpose_blocks(t.v, t.bf16_in, t.v_stride, t.length, d, vt);
-  fill_zero(k, 3 * keys * dp + 3 * kQueryTile * dp);
-  for (int64_t i = 0; i < t.length; ++i) widen(element(t.k, t.bf16_in, i * t.k_stride), t.bf16_in, d, k + i * dp);
-  const int64_t positions = t.group < kQueryTile ? kQueryTile / t.group : 1;
-  const int64_t heads = smaller(t.group, kQueryTile);
-  for (int64_t first_position = 0; first_position < t.length; first_position += positions)
-    for (int64_t head0 = 0; head0 < t.group; head0 += heads) {
-      const int64_t count = smaller(positions, t.length - first_position), in_tile = smaller(heads, t.group - head0);
-      const int64_t rows = count * in_tile, last = first_position + count - 1;
-      float lse[kQueryTile], delta[kQueryTile];
-      for (int64_t i = 0; i < rows; ++i) {
-        const int64_t position = first_position + i / in_tile, head = head0 + i % in_tile;
-        widen(element(t.q, t.bf16_in, position * t.q_stride + head * d), t.bf16_in, d, q + i * dp);
-        widen(element(t.d_o, t.bf16_d_o, position * t.d_o_stride + head * d), t.bf16_d_o, d, d_o + i * dp);
-        lse[i] = t.lse[position * t.lse_stride + head];
-        const void* o = element(t.o, t.bf16_in, position * t.o_stride + head * d);
-        f32 lanes = zero();
-        for (int64_t j = 0; j < d; j += 16) lanes = fma(load(d_o + i * dp + j), load_at(o, t.bf16_in, j, d), lanes);
-        delta[i] = sum_lanes(lanes);
-      }
-      fill_zero(dq, rows * dp);
-      int64_t top = 0;
-      for (int64_t key = 0; key <= last; key += kKeyBlock) {
-        while (first_position + top / in_tile < key) ++top;
-        const int64_t n = rows - top;
-        float* s = p + top * kKeyBlock;
-        float* ds = dp_rows + top * kKeyBlock;
-        product(n, 4, q + top * dp, dp, kt + key * d, kKeyBlock, d, s, kKeyBlock, Into::kStore);
-        product(n, 4, d_o + top * dp, dp, vt + key * d, kKeyBlock, d, ds, kKeyBlock, Into::kStore);
-        for (int64_t i = top; i < rows; ++i) {
-          const int64_t limit = smaller(kKeyBlock, first_position + i / in_tile - key + 1);
-          for (int64_t j = 0; j < kKeyBlock; j += 16) {
-            float* pi = p + i * kKeyBlock + j;
-            float* di = dp_rows + i * kKeyBlock + j;
-            const m16 seen = first(lanes_of(limit - j));
-            const f32 value = select(seen, exp(sub(mul(load(pi), set1(t.scale)), set1(lse[i]))), zero());
-            store(pi, value);
-            store(di, select(seen, mul(mul(value, sub(load(di), set1(delta[i]))), set1(t.scale)), zero()));
-          }
-        }
-        transposed_product(n, dp / 16, s, d_o + top * dp, dp, dv + key * dp, dp);
-        transposed_product(n, dp / 16, ds, q + top * dp, dp, dk + key * dp, dp);
-        microkernel_block(n, dp / 16, ds, kKeyBlock, k + key * dp, dp, 16, kKeyBlock, dq + top * dp, dp, Into::kAdd);
-      }
-      for (int64_t i = 0; i < rows; ++i) {
-        void* to = element(t.dq, t.bf16_out[0], (first_position + i / in_tile) * t.dq_stride + (head0 + i % in_tile) * d);
-        for (int64_t j = 0; j < d; j += 16) store_at(to, t.bf16_out[0], j, d, load(dq + i * dp + j));
+// The sequence's keys and values as the products read them, sums of their gradients, and one tile of query rows.
+struct BackwardScratch {
+  float *kt, *vt, *k, *dk, *dv, *q, *d_o, *dq, *p, *dp_rows;
+
+  BackwardScratch(const AttentionBackward& t) {
+    const int64_t d = t.head_dim, dp = padded16(d), keys = (t.seen + 63) / 64 * 64;
+    kt = t.scratch;
+    vt = kt + keys * d;
+    k = vt + keys * d;
+    dk = k + keys * dp;
+    dv = dk + keys * dp;
+    q = dv + keys * dp;
+    d_o = q + kQueryTile * dp;
+    dq = d_o + kQueryTile * dp;
+    p = dq + kQueryTile * dp;
+    dp_rows = p + kQueryTile * kKeyBlock;
+    transpose_blocks(t.k, t.bf16_in, t.k_stride, t.seen, d, kt);
+    transpose_blocks(t.v, t.bf16_in, t.v_stride, t.seen, d, vt);
+    fill_zero(k, 3 * keys * dp + 3 * kQueryTile * dp);
+    for (int64_t i = 0; i < t.seen; ++i) widen(element(t.k, t.bf16_in, i * t.k_stride), t.bf16_in, d, k + i * dp);
+  }
+};
+
+// Query rows [row0, row0 + count) at positions first_position, ..., heads [head0, head0 + in_tile) of the group.
+void backward_tile(const AttentionBackward& t, const BackwardScratch& w, int64_t row0, int64_t first_position, int64_t count,
+                   int64_t head0, int64_t in_tile) {
+  const int64_t d = t.head_dim, dp = padded16(d), rows = count * in_tile, last = first_position + count - 1;
+  float lse[kQueryTile], delta[kQueryTile];
+  for (int64_t i = 0; i < rows; ++i) {
+    const int64_t row = row0 + i / in_tile, head = head0 + i % in_tile;
+    widen(element(t.q, t.bf16_in, row * t.q_stride + head * d), t.bf16_in, d, w.q + i * dp);
+    widen(element(t.d_o, t.bf16_d_o, row * t.d_o_stride + head * d), t.bf16_d_o, d, w.d_o + i * dp);
+    lse[i] = t.lse[row * t.lse_stride + head];
+    const void* o = element(t.o, t.bf16_in, row * t.o_stride + head * d);
+    f32 lanes = zero();
+    for (int64_t j = 0; j < d; j += 16) lanes = fma(load(w.d_o + i * dp + j), load_at(o, t.bf16_in, j, d), lanes);
+    delta[i] = sum_lanes(lanes);
+  }
+  fill_zero(w.dq, rows * dp);
+  int64_t top = 0;
+  for (int64_t key = 0; key <= last; key += kKeyBlock) {
+    while (first_position + top / in_tile < key) ++top;
+    const int64_t n = rows - top;
+    float* s = w.p + top * kKeyBlock;
+    float* ds = w.dp_rows + top * kKeyBlock;
+    product(n, 4, w.q + top * dp, dp, w.kt + key * d, kKeyBlock, d, s, kKeyBlock, Into::kStore);
+    product(n, 4, w.d_o + top * dp, dp, w.vt + key * d, kKeyBlock, d, ds, kKeyBlock, Into::kStore);
+    for (int64_t i = top; i < rows; ++i) {
+      const int64_t limit = smaller(kKeyBlock, first_position + i / in_tile - key + 1);
+      for (int64_t j = 0; j < kKeyBlock; j += 16) {
+        float* pi = w.p + i * kKeyBlock + j;
+        float* di = w.dp_rows + i * kKeyBlock + j;
+        const m16 seen = first(lanes_of(limit - j));
+        const f32 value = select(seen, exp(sub(mul(load(pi), set1(t.scale)), set1(lse[i]))), zero());
+        store(pi, value);
+        store(di, select(seen, mul(mul(value, sub(load(di), set1(delta[i]))), set1(t.scale)), zero()));
       }
     }
+    transposed_product(n, dp / 16, s, w.d_o + top * dp, dp, w.dv + key * dp, dp);
+    transposed_product(n, dp / 16, ds, w.q + top * dp, dp, w.dk + key * dp, dp);
+    microkernel_block(n, dp / 16, ds, kKeyBlock, w.k + key * dp, dp, 16, kKeyBlock, w.dq + top * dp, dp, Into::kAdd);
+  }
+  for (int64_t i = 0; i < rows; ++i) {
+    void* to = element(t.dq, t.bf16_out[0], (row0 + i / in_tile) * t.dq_stride + (head0 + i % in_tile) * d);
+    for (int64_t j = 0; j < d; j += 16) store_at(to, t.bf16_out[0], j, d, load(w.dq + i * dp + j));
+  }
+}
+
+void backward(const AttentionBackward& t) {
+  const int64_t d = t.head_dim, dp = padded16(d);
+  const BackwardScratch w(t);
+  const int64_t positions = t.group < kQueryTile ? kQueryTile / t.group : 1;
+  const int64_t heads = smaller(t.group, kQueryTile);
+  for (int64_t i = 0; i < t.num_runs; ++i) {
+    const QueryRun& run = t.runs[i];
+    for (int64_t row = run.begin; row < run.end; row += positions)
+      for (int64_t head0 = 0; head0 < t.group; head0 += heads)
+        backward_tile(t, w, row, run.first_position + row - run.begin, smaller(positions, run.end - row), head0,
+                      smaller(heads, t.group - head0));
+  }
   for (int64_t i = 0; i < t.length; ++i)
     for (int64_t j = 0; j < d; j += 16) {
-      store_at(element(t.dk, t.bf16_out[1], i * t.dk_stride), t.bf16_out[1], j, d, load(dk + i * dp + j));
-      store_at(element(t.dv, t.bf16_out[2], i * t.dv_stride), t.bf16_out[2], j, d, load(dv + i * dp + j));
+      store_at(element(t.dk, t.bf16_out[1], i * t.dk_stride), t.bf16_out[1], j, d, i < t.seen ? load(w.dk + i * dp + j) : zero());
+      store_at(element(t.dv, t.bf16_out[2], i * t.dv_stride), t.bf16_out[2], j, d, i < t.seen ? load(w.dv + i * dp + j) : zero());
     }
 }
 

@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "weft/base/dtype.h"
+#include "weft/kernels/attention.h"
 #include "weft/kernels/target.h"
 
 namespace weft::kernels {
@@ -33,9 +34,13 @@ constexpr int64_t attention_scratch(int64_t head_dim) {
   return kQueryTile * (3 * padded16(head_dim) + 64) + 64 * (head_dim + padded16(head_dim));
 }
 
-// One (sequence, key/value head) of the backward. Strides count elements; q, d_o, o, dq rows hold the group's heads side by side.
+// One (sequence, key/value head) of the backward. Strides count elements; q, d_o, o, dq rows hold the group's heads side by side. k, v, dk
+// and dv begin at the sequence's first row, the others at row 0 of the call.
 struct AttentionBackward {
   int64_t length = 0, group = 0, head_dim = 0;
+  const QueryRun* runs = nullptr;  // of this sequence
+  int64_t num_runs = 0;
+  int64_t seen = 0;  // keys that some query row sees: the others' gradients are zero
   bool bf16_in = false, bf16_out[3] = {};  // of dq, dk, dv
   const void *q = nullptr, *k = nullptr, *v = nullptr, *o = nullptr, *d_o = nullptr;
   int64_t q_stride = 0, k_stride = 0, v_stride = 0, o_stride = 0, d_o_stride = 0;
@@ -45,10 +50,10 @@ struct AttentionBackward {
   float scale = 1.0f;
   void *dq = nullptr, *dk = nullptr, *dv = nullptr;
   int64_t dq_stride = 0, dk_stride = 0, dv_stride = 0;
-  float* scratch = nullptr;  // attention_backward_scratch(length, head_dim) floats
+  float* scratch = nullptr;  // attention_backward_scratch(seen, head_dim) floats
 };
-constexpr int64_t attention_backward_scratch(int64_t length, int64_t head_dim) {
-  const int64_t keys = (length + 63) / 64 * 64;
+constexpr int64_t attention_backward_scratch(int64_t seen, int64_t head_dim) {
+  const int64_t keys = (seen + 63) / 64 * 64;
   return keys * (2 * head_dim + 3 * padded16(head_dim)) + kQueryTile * (3 * padded16(head_dim) + 2 * 64);
 }
 

@@ -15,9 +15,12 @@ using nn::Precision;
 namespace {
 
 // What column-parallel products read, and the row-parallel product after them.
-at::Tensor column_input(const at::Tensor& x, const ForwardContext& ctx) { return ctx.tp() ? copy_to_ranks(x, *ctx.tp()) : x; }
+at::Tensor column_input(const at::Tensor& x, const ForwardContext& ctx) {
+  if (!ctx.tp()) return x;
+  return ctx.sequence_parallel() ? gather_for_columns(x, ctx.rows, *ctx.tp()) : copy_to_ranks(x, *ctx.tp());
+}
 at::Tensor row_output(const at::Tensor& x, nn::Parameter& weight, nn::Parameter* bias, const ForwardContext& ctx) {
-  if (ctx.tp()) return row_parallel_linear(x, weight, bias, *ctx.tp());
+  if (ctx.tp()) return row_parallel_linear(x, weight, bias, *ctx.tp(), ctx.sequence_parallel());
   return nn::linear(x, weight, bias, at::kFloat, kernels::Chain::kLeaves);
 }
 
@@ -97,7 +100,7 @@ at::Tensor MoeMlp::forward(const nn::Normed& x, ForwardContext& ctx) {
     const auto experts = [&](const at::Tensor& rows, const at::Tensor& g, const at::Tensor& i) {
       return ctx.ep() ? moe_experts(rows, g, i, *gate_up_, *down_, *ctx.ep()) : nn::moe_experts(rows, g, i, *gate_up_, *down_);
     };
-    if (!ctx.tp()) return experts(x.rounded, gates, ids);
+    if (!ctx.tp() || ctx.sequence_parallel()) return experts(x.rounded, gates, ids);
     // Every tp rank has all rows: each does its slice.
     const at::Tensor y = experts(slice_rows(x.rounded, *ctx.tp()), slice_rows(gates, *ctx.tp()), slice_rows(ids, *ctx.tp()));
     return gather_rows(y, x.rounded.size(0), *ctx.tp());

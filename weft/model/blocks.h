@@ -21,8 +21,10 @@ struct ForwardContext {
   nn::RopeTable rope;
   at::ScalarType param_dtype = at::kFloat;
   const RankMesh* mesh = nullptr;  // null: one rank computes everything
+  int64_t rows = 0;                // of the batch; with sequence parallelism each tp rank has a slice of them between the blocks
   // Of an axis with more than one rank; null else.
   const Communicator* tp() const { return mesh && mesh->tp.size() > 1 ? &mesh->tp : nullptr; }
+  bool sequence_parallel() const { return tp() && mesh->sharing.sequence_parallel; }
   const Communicator* ep() const { return mesh && mesh->ep.size() > 1 ? &mesh->ep : nullptr; }
 };
 

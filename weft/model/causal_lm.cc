@@ -96,12 +96,14 @@ at::Tensor CausalLM::embed(const TokenBatch& batch) {
 at::Tensor CausalLM::forward(const TokenBatch& batch, nn::AttentionContext& attention, Routing& routing, ForwardOptions options) {
   return run([&] {
     ForwardContext ctx{&attention, &routing, nn::rope_table(batch.positions, config_.inv_freq, config_.rope_attention_factor, device_),
-                       param_dtype_, mesh_.get()};
+                       param_dtype_, mesh_.get(), batch.num_tokens()};
     at::Tensor x = embed(batch);
+    if (ctx.sequence_parallel()) x = slice_rows(x, *ctx.tp());
     for (DecoderLayer* layer : layers_) {
       if (options.recompute) x = nn::recompute(x, [layer, ctx](const at::Tensor& in) mutable { return layer->forward(in, ctx); });
       else x = layer->forward(x, ctx);
     }
+    if (ctx.sequence_parallel()) x = gather_rows(x, ctx.rows, *ctx.tp());
     return x;
   });
 }

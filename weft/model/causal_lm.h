@@ -33,8 +33,9 @@ class CausalLM : public nn::Module {
   int64_t num_parameters() const;
   // Who shares its computation; null: this rank alone. parallelize() sets it.
   void set_mesh(std::shared_ptr<const RankMesh> mesh) { mesh_ = std::move(mesh); }
+  const RankMesh* mesh() const { return mesh_.get(); }
 
-  // The residual stream after the last layer, [T, H] fp32.
+  // The residual stream after the last layer, [T, H] fp32. `routing` is asked for the rows that this rank has between the blocks.
   at::Tensor forward(const TokenBatch& batch, nn::AttentionContext& attention, Routing& routing, ForwardOptions options = {});
   // Final norm of any rows of it, [R, H] in param_dtype.
   at::Tensor final_norm(const at::Tensor& x);

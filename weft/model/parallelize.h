@@ -10,13 +10,14 @@
 namespace weft {
 
 // One table for all families, for the blocks hold no family's name: attention and MLPs by columns, then rows, on tp; embeddings and head
-// by vocabulary; experts on ep; over-encoded tables on the own axis "oe".
-ShardingPlan sharding_table(const ModelConfig& config);
+// by vocabulary; experts on ep; over-encoded tables on the own axis "oe". With sequence parallelism what stands between the blocks sees a
+// slice of the rows on each tp rank.
+ShardingPlan sharding_table(const ModelConfig& config, bool sequence_parallel = false);
 
 // The own axes of a model: what a mesh string may name besides replicate, fsdp, cp, tp and ep.
 std::vector<std::string> own_axes(const ModelConfig& config);
 
-// UsageError for an own axis that the model does not have, or that the mesh was not asked about, and for cp.
+// UsageError for an own axis that the model does not have, or that the mesh was not asked about.
 void check_mesh(const ModelConfig& config, const ParallelDims& dims);
 
 // Before materialize(); all ranks of the mesh. UsageError for sizes that the model's shape forbids, with those that work.

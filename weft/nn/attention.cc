@@ -2,12 +2,14 @@
 
 #include <ATen/TensorOperators.h>
 #include <ATen/core/Tensor.h>
+#include <ATen/core/grad_mode.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/matmul.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/softmax.h>
+#include <torch/csrc/autograd/autograd.h>
 
 #include "weft/nn/autograd.h"
 #include "weft/nn/view.h"
@@ -15,19 +17,20 @@
 namespace weft::nn {
 namespace {
 
-// One sequence at a time: softmax(q k^T * scale + causal) v, in fp32.
-at::Tensor composed(const AttentionShape& s, const std::vector<int64_t>& offsets, const at::Tensor& q, const at::Tensor& k,
-                    const at::Tensor& v) {
+// One run at a time: softmax(q k^T * scale + causal) v, in fp32.
+at::Tensor composed(const AttentionShape& s, const std::vector<int64_t>& offsets, const std::vector<kernels::QueryRun>& runs, const at::Tensor& q,
+                    const at::Tensor& k, const at::Tensor& v) {
   std::vector<at::Tensor> parts;
   const int64_t group = s.num_heads / s.num_kv_heads;
-  for (size_t i = 0; i + 1 < offsets.size(); ++i) {
-    const int64_t begin = offsets[i], n = offsets[i + 1] - begin;
-    auto heads = [&](const at::Tensor& t, int64_t h) {
-      return t.narrow(0, begin, n).reshape({n, h, s.head_dim}).transpose(0, 1).to(at::kFloat);
+  for (const kernels::QueryRun& run : runs) {
+    const int64_t n = run.end - run.begin, keys = run.first_position + n, first_key = offsets[static_cast<size_t>(run.sequence)];
+    auto heads = [&](const at::Tensor& t, int64_t begin, int64_t rows, int64_t h) {
+      return t.narrow(0, begin, rows).reshape({rows, h, s.head_dim}).transpose(0, 1).to(at::kFloat);
     };
-    at::Tensor kk = heads(k, s.num_kv_heads).repeat_interleave(group, 0), vv = heads(v, s.num_kv_heads).repeat_interleave(group, 0);
-    at::Tensor scores = at::matmul(heads(q, s.num_heads), kk.transpose(1, 2)) * s.scale;
-    at::Tensor mask = at::ones({n, n}, q.options().dtype(at::kBool)).triu(1);
+    at::Tensor kk = heads(k, first_key, keys, s.num_kv_heads).repeat_interleave(group, 0);
+    at::Tensor vv = heads(v, first_key, keys, s.num_kv_heads).repeat_interleave(group, 0);
+    at::Tensor scores = at::matmul(heads(q, run.begin, n, s.num_heads), kk.transpose(1, 2)) * s.scale;
+    at::Tensor mask = at::ones({n, keys}, q.options().dtype(at::kBool)).triu(run.first_position + 1);
     at::Tensor p = at::softmax(scores.masked_fill(mask, -INFINITY), -1);
     parts.push_back(at::matmul(p, vv).transpose(0, 1).reshape({n, s.num_heads * s.head_dim}).to(q.scalar_type()));
   }
@@ -36,20 +39,43 @@ at::Tensor composed(const AttentionShape& s, const std::vector<int64_t>& offsets
 
 }  // namespace
 
+AttentionValues attention_values(const AttentionShape& s, const std::vector<int64_t>& key_offsets, const std::vector<kernels::QueryRun>& runs,
+                                 const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, bool want_lse) {
+  at::NoGradGuard guard;
+  const at::Tensor qs = q.detach(), ks = k.detach(), vs = v.detach();
+  if (!use_kernels(qs, kAttentionOp)) return {composed(s, key_offsets, runs, qs, ks, vs), {}};
+  AttentionValues out{at::empty_like(qs), want_lse ? at::empty({qs.size(0), s.num_heads}, fp32()) : at::Tensor()};
+  kernels::attention_packed_forward(matrix(qs), matrix(ks), matrix(vs), s.num_heads, s.num_kv_heads, key_offsets, runs, s.scale, matrix(out.o),
+                                    want_lse ? out.lse.data_ptr<float>() : nullptr);
+  return out;
+}
+
+AttentionGradients attention_gradients(const AttentionShape& s, const std::vector<int64_t>& key_offsets, const std::vector<kernels::QueryRun>& runs,
+                                       const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const AttentionValues& values,
+                                       const at::Tensor& d_o, at::ScalarType kv_dtype) {
+  if (!values.lse.defined()) {
+    at::AutoGradMode guard(true);
+    std::vector<at::Tensor> in{q.detach(), k.detach(), v.detach()};
+    for (at::Tensor& t : in) t.requires_grad_(true);
+    const auto g = torch::autograd::grad({composed(s, key_offsets, runs, in[0], in[1], in[2])}, in, {d_o});
+    return {g[0], g[1].to(kv_dtype), g[2].to(kv_dtype)};
+  }
+  AttentionGradients g{at::empty_like(q), at::empty(k.sizes(), k.options().dtype(kv_dtype)), at::empty(v.sizes(), v.options().dtype(kv_dtype))};
+  kernels::attention_packed_backward(matrix(d_o), matrix(q), matrix(k), matrix(v), matrix(values.o), values.lse.data_ptr<float>(), s.num_heads,
+                                     s.num_kv_heads, key_offsets, runs, s.scale, matrix(g.dq), matrix(g.dk), matrix(g.dv));
+  return g;
+}
+
 at::Tensor PackedAttention::attend(int64_t, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v) {
-  if (!use_kernels(q, kAttentionOp)) return composed(shape_, offsets_, q, k, v);
-  at::Tensor o = at::empty_like(q);
-  const bool grad = needs_grad({q, k, v}, {});
-  at::Tensor lse = grad ? at::empty({q.size(0), shape_.num_heads}, fp32()) : at::Tensor();
-  kernels::attention_packed_forward(matrix(q), matrix(k), matrix(v), shape_.num_heads, shape_.num_kv_heads, offsets_, shape_.scale,
-                                    matrix(o), grad ? lse.data_ptr<float>() : nullptr);
-  at::Tensor qs = q.detach(), ks = k.detach(), vs = v.detach(), os = o.detach();
-  return record({q, k, v}, {}, o, [s = shape_, offsets = offsets_, qs, ks, vs, os, lse](const Grads& g) -> Grads {
-    const at::Tensor d_o = g[0].contiguous();
-    at::Tensor dq = at::empty_like(qs), dk = at::empty_like(ks), dv = at::empty_like(vs);
-    kernels::attention_packed_backward(matrix(d_o), matrix(qs), matrix(ks), matrix(vs), matrix(os), lse.data_ptr<float>(),
-                                       s.num_heads, s.num_kv_heads, offsets, s.scale, matrix(dq), matrix(dk), matrix(dv));
-    return {dq, dk, dv};
+  std::vector<kernels::QueryRun> runs = kernels::whole_sequences(offsets_);
+  if (!use_kernels(q, kAttentionOp)) return composed(shape_, offsets_, runs, q, k, v);
+  AttentionValues values = attention_values(shape_, offsets_, runs, q, k, v, needs_grad({q, k, v}, {}));
+  at::Tensor o = values.o;
+  values.o = o.detach();
+  at::Tensor qs = q.detach(), ks = k.detach(), vs = v.detach();
+  return record({q, k, v}, {}, o, [s = shape_, offsets = offsets_, runs, qs, ks, vs, values](const Grads& g) -> Grads {
+    AttentionGradients d = attention_gradients(s, offsets, runs, qs, ks, vs, values, g[0].contiguous(), ks.scalar_type());
+    return {d.dq, d.dk, d.dv};
   });
 }
 

@@ -33,18 +33,23 @@ const Communicator& RankMesh::neighbours(const Communicator& axis, int64_t k) co
   return known.emplace(std::pair(axis.axis(), ranks), axis.sub(members, axis.axis())).first->second;
 }
 
-std::shared_ptr<const RankMesh> make_rank_mesh(const ParallelDims& dims, const Communicator& world) {
+std::shared_ptr<const RankMesh> make_rank_mesh(const ParallelDims& dims, const Communicator& world, TokenSharing sharing) {
   WEFT_CHECK(world.size() == dims.world(), "a mesh of {} on {} ranks", dims.world(), world.size());
-  const DeviceMesh dense = dims.dense_mesh(), expert = dims.expert_mesh();
-  const DeviceMesh data_mesh = dims.mesh().flatten({"replicate", "fsdp"}, "data");
-  const DeviceMesh copies = dims.mesh().flatten({"fsdp", "cp", "tp"}, "replica");
-  Communicator replicate = axis_communicator(dense, world, "replicate");
-  Communicator replica = axis_communicator(copies, world, "replica");
-  Communicator fsdp = axis_communicator(dense, world, "fsdp");
-  Communicator tp = axis_communicator(dense, world, "tp");
-  Communicator ep = axis_communicator(expert, world, "ep");
-  Communicator data = axis_communicator(data_mesh, world, "data");
-  return std::make_shared<RankMesh>(RankMesh{dims, dense, expert, world, std::move(replicate), std::move(replica), std::move(fsdp), std::move(tp), std::move(ep), std::move(data)});
+  const DeviceMesh mesh = dims.mesh(), dense = dims.dense_mesh(), expert = dims.expert_mesh();
+  const auto axis = [&](const DeviceMesh& m, const char* name) { return axis_communicator(m, world, name); };
+  return std::make_shared<RankMesh>(RankMesh{.dims = dims,
+                                             .sharing = sharing,
+                                             .dense = dense,
+                                             .expert = expert,
+                                             .world = world,
+                                             .replicate = axis(dense, "replicate"),
+                                             .replica = axis(mesh.flatten({"fsdp", "cp", "tp"}, "replica"), "replica"),
+                                             .fsdp = axis(dense, "fsdp"),
+                                             .tp = axis(dense, "tp"),
+                                             .ep = axis(expert, "ep"),
+                                             .cp = axis(mesh, "cp"),
+                                             .data = axis(mesh.flatten({"replicate", "fsdp"}, "data"), "data"),
+                                             .rows = sharing.sequence_parallel ? axis(mesh.flatten({"cp", "tp"}, "rows"), "rows") : axis(mesh, "cp")});
 }
 
 }  // namespace weft

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "weft/comm/communicator.h"
+#include "weft/mesh/token_sharing.h"
 #include "weft/mesh/device_mesh.h"
 #include "weft/mesh/parallel_dims.h"
 
@@ -14,14 +15,16 @@ namespace weft {
 
 struct RankMesh {
   ParallelDims dims;
+  TokenSharing sharing;
   DeviceMesh dense;   // (replicate, fsdp, tp): where dense parameters live
   DeviceMesh expert;  // (replicate, efsdp, ep): where experts live
   Communicator world;
   Communicator replicate;  // ranks that hold the same shards
   Communicator replica;    // ranks that make one copy of the model: (fsdp, cp, tp)
   Communicator fsdp;       // ranks whose shards make one copy of what tp left, cp included
-  Communicator tp, ep;
+  Communicator tp, ep, cp;
   Communicator data;  // ranks of one (cp, tp) coordinate: each works on other trajectories
+  Communicator rows;  // ranks that share the rows of a micro-batch between the blocks: cp, and with sequence_parallel (cp, tp)
 
   int64_t rank() const { return world.rank(); }
 
@@ -35,6 +38,6 @@ struct RankMesh {
 };
 
 // Collective over the world, whose size is dims.world().
-std::shared_ptr<const RankMesh> make_rank_mesh(const ParallelDims& dims, const Communicator& world);
+std::shared_ptr<const RankMesh> make_rank_mesh(const ParallelDims& dims, const Communicator& world, TokenSharing sharing = {});
 
 }  // namespace weft

@@ -21,7 +21,7 @@ class MeshTrainingTest : public RunTest {
     CommOptions options;
     options.threads_per_rank = 1;
     run_ranks(static_cast<int>(dims.world()), options, [&](Communicator& world) {
-      auto ranks = make_rank_mesh(dims, world);
+      auto ranks = make_rank_mesh(dims, world, actor_sharing(r));
       if (use == RecipeUse::kSft) SftTrainer(r, registry_, ranks).run();
       else Trainer(r, registry_, ranks).run();
     });

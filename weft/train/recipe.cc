@@ -64,8 +64,11 @@ void visit_rollout(ConfigFields& f, RolloutRecipe& r) {
 void visit_actor(ConfigFields& f, ActorRecipe& a) {
   f.add("actor.mesh", a.mesh,
         "Ranks and what they share: \"fsdp=4\" shards parameters over 4 ranks, \"replicate=2,fsdp=4\" over 4 and holds 2 copies; "
-        "tp=2 cuts heads, columns and vocabulary, ep=4 (of the same ranks) the experts. Threads of this process, or the processes of mpirun; "
-        "one axis may be -1 then.");
+        "tp=2 cuts heads, columns and vocabulary, cp=2 the sequences, ep=4 (of the same ranks) the experts. Threads of this process, or the "
+        "processes of mpirun; one axis may be -1 then.");
+  f.add("actor.cp_split", a.cp_split, "Which positions of a sequence a rank of cp has: equal work under the causal mask, or neighbours.")
+      .one_of({"zigzag", "contiguous"});
+  f.add("actor.sequence_parallel", a.sequence_parallel, "Between the blocks each tp rank has a slice of the rows: less memory, the same bits.");
   f.add("actor.param_dtype", a.param_dtype,
         "Type of the weights in forward and backward, in trainer and rollout alike; masters are fp32. auto: the checkpoint's.")
       .one_of({"auto", "float32", "fp32", "bfloat16", "bf16"});

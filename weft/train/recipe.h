@@ -16,6 +16,7 @@
 
 #include "weft/base/config.h"
 #include "weft/mesh/parallel_dims.h"
+#include "weft/mesh/token_sharing.h"
 
 namespace weft {
 
@@ -75,6 +76,8 @@ struct OptimRecipe {
 
 struct ActorRecipe {
   std::string mesh = "fsdp=1";
+  std::string cp_split = "zigzag";
+  bool sequence_parallel = false;
   std::string param_dtype = "auto";  // resolved spelling: auto, float32 or bfloat16
   int64_t mini_batch_size = 0;       // resolved: data.train_batch_size
   int64_t ppo_epochs = 1;
@@ -225,5 +228,6 @@ std::vector<std::pair<int64_t, double>> parse_logit_bias(const ConfigTable& tabl
 
 // The ranks of actor.mesh. `world`: how many a launcher started; 0: as many as it says. UsageError for what does not fit or is not built.
 ParallelDims actor_mesh(const Recipe& r, int64_t world);
+TokenSharing actor_sharing(const Recipe& r);
 
 }  // namespace weft

@@ -182,7 +182,7 @@ const std::map<std::string, std::string, std::less<>> kAliases = {
     {"validation.freq", "trainer.test_freq"},
 };
 
-const char kMesh[] = "not built yet: actor.mesh = \"replicate=R,fsdp=F,tp=T,ep=E\" is what there is of meshes; the rollout is data-parallel over its ranks";
+const char kMesh[] = "not built yet: actor.mesh = \"replicate=R,fsdp=F,cp=C,tp=T,ep=E\" is what there is of meshes; the rollout is data-parallel over its ranks";
 const char kServer[] = "weft serve is not built yet";
 const char kTurns[] = "tools and environments of several turns are not built yet";
 const char kLoss[] = "this loss is not built yet";

@@ -216,11 +216,12 @@ std::vector<std::pair<int64_t, double>> parse_logit_bias(const ConfigTable& tabl
 
 ParallelDims actor_mesh(const Recipe& r, int64_t world) {
   const ParallelDims dims = parse_parallel_dims(r.actor.mesh, world, {"oe"});  // whether the model has that axis is seen when it is loaded
-  if (dims.cp > 1) refuse(fmt::format("actor.mesh = \"{}\": cp is not built yet; use replicate, fsdp, tp and ep", r.actor.mesh));
   if (dims.world() > 1 && r.trainer.device != "cpu")
     refuse(fmt::format("actor.mesh = \"{}\" with trainer.device = \"{}\": several ranks need the CPU so far", r.actor.mesh, r.trainer.device));
   return dims;
 }
+
+TokenSharing actor_sharing(const Recipe& r) { return {parse_context_split(r.actor.cp_split, "actor.cp_split"), r.actor.sequence_parallel}; }
 
 void validate_recipe(const Recipe& r, RecipeUse use, const RecipeChoices& choices) {
   validate_common(r);

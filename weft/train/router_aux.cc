@@ -3,7 +3,11 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/bincount.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/index_select.h>
 #include <ATen/ops/softmax.h>
+
+#include <algorithm>
 
 #include "weft/nn/moe.h"
 
@@ -15,22 +19,34 @@ at::Tensor AuxLossRouting::route(int64_t, const at::Tensor& logits, const kernel
   return ids_.back();
 }
 
-at::Tensor AuxLossRouting::loss(const std::vector<int64_t>& offsets) const {
-  at::Tensor total;
-  for (size_t l = 0; l < logits_.size(); ++l) {
-    const int64_t experts = logits_[l].size(1), k = ids_[l].size(1);
-    at::Tensor probabilities = at::softmax(logits_[l], 1);
-    for (size_t s = 0; s + 1 < offsets.size(); ++s) {
-      const int64_t n = offsets[s + 1] - offsets[s];
-      if (n == 0) continue;
-      at::Tensor chosen = ids_[l].narrow(0, offsets[s], n).reshape({n * k}).to(at::kLong);
-      at::Tensor share = at::bincount(chosen, {}, experts).to(at::kFloat) / static_cast<double>(n);
-      at::Tensor part = (share * probabilities.narrow(0, offsets[s], n).mean(0)).sum() * static_cast<double>(experts) /
-                        static_cast<double>(logits_.size());
-      total = total.defined() ? total + part : part;
-    }
+AuxLossRouting::Loss AuxLossRouting::loss(const std::vector<int64_t>& offsets, const std::vector<int64_t>& rows, const Communicator* ranks) const {
+  Loss out;
+  const int64_t sequences = static_cast<int64_t>(offsets.size()) - 1, own = static_cast<int64_t>(rows.size());
+  if (logits_.empty()) return out;
+  const int64_t experts = logits_[0].size(1), k = ids_[0].size(1);
+  // Of each row its sequence, and experts / length: what its probabilities weigh.
+  at::Tensor sequence = at::empty({own, 1}, at::kLong), weight = at::empty({own, 1}, at::kFloat);
+  at::Tensor share_of = at::empty({sequences, 1}, at::kFloat);
+  for (int64_t s = 0; s < sequences; ++s)
+    share_of.data_ptr<float>()[s] = 1.0f / static_cast<float>(std::max<int64_t>(1, offsets[static_cast<size_t>(s) + 1] - offsets[static_cast<size_t>(s)]));
+  for (int64_t r = 0; r < own; ++r) {
+    const auto after = std::upper_bound(offsets.begin(), offsets.end(), rows[static_cast<size_t>(r)]);
+    sequence.data_ptr<int64_t>()[r] = after - offsets.begin() - 1;
+    weight.data_ptr<float>()[r] = static_cast<float>(experts) / static_cast<float>(*after - *(after - 1));
   }
-  return total;
+  const at::Device device = logits_[0].device();
+  sequence = sequence.to(device), weight = weight.to(device), share_of = share_of.to(device);
+  for (size_t l = 0; l < logits_.size(); ++l) {
+    at::Tensor counts = at::bincount((ids_[l].to(at::kLong) + sequence * experts).reshape({own * k}), {}, sequences * experts).to(at::kFloat);
+    if (ranks && ranks->size() > 1)
+      ranks->all_reduce(counts.data_ptr(), counts.data_ptr(), counts.numel(), DType::kF32, ReduceOp::kSum, "router_aux").wait();
+    const at::Tensor share = at::index_select(counts.reshape({sequences, experts}) * share_of, 0, sequence.reshape({own}));
+    at::Tensor part = (share * at::softmax(logits_[l], 1) * weight).sum() / static_cast<double>(logits_.size());
+    out.terms = out.terms.defined() ? out.terms + part : part;
+  }
+  out.value = out.terms.item<double>();
+  if (ranks && ranks->size() > 1) ranks->all_reduce(&out.value, &out.value, 1, DType::kF64, ReduceOp::kSum, "router_aux").wait();
+  return out;
 }
 
 }  // namespace weft

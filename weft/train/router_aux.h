@@ -7,6 +7,7 @@
 
 #include <vector>
 
+#include "weft/comm/communicator.h"
 #include "weft/model/routing.h"
 
 namespace weft {
@@ -15,8 +16,13 @@ namespace weft {
 class AuxLossRouting : public Routing {
  public:
   at::Tensor route(int64_t layer, const at::Tensor& logits, const kernels::RouterParams& params) override;
-  // Scalar; offsets [S+1] of the packed sequences. Undefined where no MoE layer ran.
-  at::Tensor loss(const std::vector<int64_t>& offsets) const;
+  struct Loss {
+    double value = 0;  // of the whole micro-batch
+    at::Tensor terms;  // scalar: this rank's rows' share of it, to differentiate; undefined where no MoE layer ran
+  };
+  // offsets [S+1] of the whole sequences; `rows`: which rows of them were routed here; `ranks` share the rows (null: all are here).
+  // Collective over `ranks`.
+  Loss loss(const std::vector<int64_t>& offsets, const std::vector<int64_t>& rows, const Communicator* ranks) const;
 
  private:
   std::vector<at::Tensor> logits_, ids_;

@@ -79,6 +79,7 @@ struct OracleOptions {
   int steps = 1;
   int64_t max_tokens = 20;  // a micro-batch: two and more
   bool recompute = false;
+  TokenSharing sharing = {};
 };
 
 // `mesh` null: one rank. `traces` are replayed where given, so that later steps take the same routes whatever the last bits.
@@ -172,7 +173,7 @@ inline void expect_mesh_equals_one_rank(const std::string& text, const OracleOpt
   CommOptions comm;
   comm.threads_per_rank = 1;
   run_ranks(static_cast<int>(dims.world()), comm, [&](Communicator& world) {
-    const auto mesh = make_rank_mesh(dims, world);
+    const auto mesh = make_rank_mesh(dims, world, options.sharing);
     const OracleRun ours = run_oracle(options, mesh, &one);
     static std::mutex mutex;
     const std::lock_guard lock(mutex);
@@ -191,17 +192,18 @@ inline void expect_mesh_equals_one_rank(const std::string& text, const OracleOpt
   });
 }
 
-// Meshes of this many ranks: every (replicate, fsdp, tp) with tp 1, 2, 4 or 8 and every ep that divides fsdp * tp.
-inline std::vector<std::string> all_meshes(int64_t world, bool with_tp_and_ep) {
+// Meshes of this many ranks: every (replicate, fsdp, cp, tp) with tp 1, 2, 4 or 8 and every ep that divides fsdp * cp * tp; or (replicate,
+// fsdp) alone.
+inline std::vector<std::string> all_meshes(int64_t world, bool every_axis) {
   std::vector<std::string> out;
   for (int64_t replicate = 1; replicate <= world; ++replicate)
-    for (int64_t tp = 1; tp <= world; ++tp) {
-      if (world % (replicate * tp) != 0 || 8 % tp != 0 || (tp > 1 && !with_tp_and_ep)) continue;
-      const int64_t fsdp = world / replicate / tp;
-      for (int64_t ep = 1; ep <= fsdp * tp; ++ep)
-        if (fsdp * tp % ep == 0 && (ep == 1 || with_tp_and_ep))
-          out.push_back(fmt::format("replicate={},fsdp={},tp={},ep={}", replicate, fsdp, tp, ep));
-    }
+    for (int64_t cp = 1; cp <= (every_axis ? world : 1); ++cp)
+      for (const int64_t tp : {1, 2, 4, 8}) {
+        if (world % (replicate * cp * tp) != 0 || (tp > 1 && !every_axis)) continue;
+        const int64_t replica = world / replicate;
+        for (int64_t ep = 1; ep <= (every_axis ? replica : 1); ++ep)
+          if (replica % ep == 0) out.push_back(fmt::format("replicate={},fsdp={},cp={},tp={},ep={}", replicate, replica / cp / tp, cp, tp, ep));
+      }
   return out;
 }
 
