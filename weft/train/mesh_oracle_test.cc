@@ -20,13 +20,32 @@ TEST(MeshOracle, EveryReplicateTimesFsdpOfEightRanks) {
     for (int64_t world = 5; world <= 8; ++world) expect_all(all_meshes(world, false), {.model = model});
 }
 
+TEST(MeshOracle, EightRanksWithThreeAxesOfTwo) {
+  for (const int64_t ep : {1, 2, 4, 8}) {
+    expect_all({fmt::format("fsdp=2,cp=2,tp=2,ep={}", ep)}, {});
+    if (ep == 8) continue;
+    for (const char* dense : {"fsdp=2,cp=2", "fsdp=2,tp=2", "cp=2,tp=2"}) expect_all({fmt::format("replicate=2,{},ep={}", dense, ep)}, {});
+  }
+}
+
 TEST(MeshOracle, ThreeSteps) {
   for (const char* model : {"moe", "dense", "over_encoded"})
-    expect_all({"fsdp=2", "replicate=2,fsdp=2", "fsdp=8", "fsdp=2,tp=2,ep=2", "tp=4"}, {.model = model, .steps = 3});
+    expect_all({"fsdp=2", "replicate=2,fsdp=2", "fsdp=8", "fsdp=2,tp=2,ep=2", "tp=4", "cp=3", "fsdp=2,cp=2", "cp=2,tp=2,ep=4"}, {.model = model, .steps = 3});
+}
+
+// What each rank of tp sees between the blocks, and of cp within a sequence, changes no bit.
+TEST(MeshOracle, SequenceParallelAndContiguousContexts) {
+  for (const char* model : {"moe", "dense", "over_encoded"}) {
+    const OracleOptions options{.model = model, .sharing = {ContextSplit::kContiguous, true}};
+    expect_all({"tp=2", "fsdp=2,tp=2", "fsdp=2,tp=2,ep=2", "fsdp=2,tp=2,ep=4", "tp=8", "replicate=2,tp=2", "cp=2", "cp=5", "cp=2,tp=2", "cp=2,tp=4,ep=8"}, options);
+  }
+  expect_all({"tp=4", "cp=2,tp=2,ep=4"}, {.steps = 3, .sharing = {ContextSplit::kZigzag, true}});
+  expect_all({"fsdp=2,tp=2,ep=2", "cp=3"}, {.recompute = true, .sharing = {ContextSplit::kZigzag, true}});
+  expect_all({"tp=2", "fsdp=2,tp=2,oe=4"}, {.model = "over_encoded", .sharing = {ContextSplit::kZigzag, true}});
 }
 
 TEST(MeshOracle, AwkwardShapes) {
-  expect_all({"fsdp=3,tp=2,ep=6", "fsdp=7,ep=7", "tp=8,ep=8", "fsdp=8,ep=4", "replicate=2,fsdp=2,tp=2,ep=4", "fsdp=5,ep=5"}, {});
+  expect_all({"fsdp=3,tp=2,ep=6", "fsdp=7,ep=7", "tp=8,ep=8", "fsdp=8,ep=4", "cp=8", "fsdp=5,ep=5", "cp=7,ep=7", "fsdp=3,cp=2,ep=2"}, {});
   expect_all({"fsdp=2,ep=2", "fsdp=4,ep=4", "fsdp=2,tp=2,ep=2", "tp=2,ep=2"}, {.model = "three_experts"});
   expect_all({"fsdp=2,oe=2", "fsdp=4,oe=2", "fsdp=2,tp=2,oe=4", "fsdp=2,tp=2,ep=2,oe=2", "tp=2"}, {.model = "over_encoded"});
   expect_all({"tp=2", "tp=8", "fsdp=2,tp=4"}, {.model = "dense"});
@@ -63,7 +82,10 @@ TEST(MeshOracle, Bf16) {
   OracleOptions split = options;
   split.max_tokens = 1000;
   expect_gradients_close(run_oracle(split, nullptr, &one).steps[0], one.steps[0], gradient_tolerance(at::kBFloat16, false));
-  for (const char* mesh : {"fsdp=2", "fsdp=4,ep=2", "tp=2", "fsdp=2,tp=2,ep=4"}) expect_mesh_equals_one_rank(mesh, options, one);
+  for (const char* mesh : {"fsdp=2", "fsdp=4,ep=2", "cp=2", "tp=2", "fsdp=2,tp=2,ep=4"}) expect_mesh_equals_one_rank(mesh, options, one);
+  OracleOptions slices = options;
+  slices.sharing.sequence_parallel = true;
+  for (const char* mesh : {"tp=2", "cp=2,tp=2,ep=4"}) expect_mesh_equals_one_rank(mesh, slices, one);
 }
 
 }  // namespace

@@ -77,7 +77,8 @@ TEST_F(MeshTrainingTest, BytesAreCounted) {
 
 const std::vector<std::string> kMeshes = {"fsdp=2", "replicate=2", "fsdp=3", "replicate=2,fsdp=2", "fsdp=5", "fsdp=8",
                                           "fsdp=2,ep=2", "fsdp=4,ep=2", "replicate=2,fsdp=2,ep=2", "fsdp=3,ep=3", "fsdp=8,ep=4", "fsdp=8,ep=8",
-                                          "tp=2", "tp=4", "fsdp=2,tp=2", "fsdp=2,tp=2,ep=4", "replicate=2,tp=2,ep=2", "fsdp=3,tp=2,ep=2"};
+                                          "tp=2", "tp=4", "fsdp=2,tp=2", "fsdp=2,tp=2,ep=4", "replicate=2,tp=2,ep=2", "fsdp=3,tp=2,ep=2",
+                                          "cp=2", "cp=3,ep=3", "fsdp=2,cp=2,ep=2", "cp=2,tp=2,ep=4", "replicate=2,fsdp=2,cp=2"};
 
 TEST_F(MeshTrainingTest, EveryMeshEqualsOneRank) {
   train("one", "fsdp=1", 1);
@@ -98,15 +99,20 @@ TEST_F(MeshTrainingTest, ModesHoldOnAMesh) {
       {"algorithm.adv_estimator=remax", "rollout.n=2", "data.val_files=" + dir_.file("val.jsonl"), "trainer.test_freq=1"},
       {"teacher.path=" + tiny_model(), "algorithm.rollout_correction.bypass_mode=false"}};
   for (size_t i = 0; i < modes.size(); ++i) {
-    const std::string one = fmt::format("one{}", i), many = fmt::format("many{}", i);
+    const std::string one = fmt::format("one{}", i);
     train(one, "fsdp=1", 1, modes[i]);
-    train(many, "replicate=2,fsdp=2", 1, modes[i]);
-    if (i != 0) expect_first_step_equal(one, many);  // several updates: the later ones start from other last bits
-    if (i != 0) expect_gradients_close(one, many, 4e-6);
-    train(many, "replicate=2,fsdp=2", 3, modes[i]);
-    train(many + "again", "replicate=2,fsdp=2", 3, modes[i]);
-    expect_same_run(many, many + "again", 3);
-    for (const auto& row : metrics(many)) EXPECT_EQ(row.value("parity/max_abs_diff", 0.0), 0);
+    for (const std::string mesh : {"replicate=2,fsdp=2", "cp=2,tp=2,ep=2"}) {
+      const std::string many = fmt::format("{}_{}", mesh, i);
+      std::vector<std::string> more = modes[i];
+      if (mesh.find("tp") != std::string::npos) more.push_back("actor.sequence_parallel=true"), more.push_back("actor.cp_split=contiguous");
+      train(many, mesh, 1, more);
+      if (i != 0) expect_first_step_equal(one, many);  // several updates: the later ones start from other last bits
+      if (i != 0) expect_gradients_close(one, many, 4e-6);
+      train(many, mesh, 3, more);
+      train(many + "again", mesh, 3, more);
+      expect_same_run(many, many + "again", 3);
+      for (const auto& row : metrics(many)) EXPECT_EQ(row.value("parity/max_abs_diff", 0.0), 0);
+    }
   }
 }
 
