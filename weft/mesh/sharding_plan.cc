@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <set>
+#include <sstream>
 
 #include "weft/base/error.h"
 #include "weft/mesh/choose_dim.h"
@@ -14,14 +15,9 @@ namespace {
 using Kind = PlanEntry::Kind;
 
 std::vector<std::string> plan_axes(const ParallelDims& dims) {
-  std::vector<std::string> axes{"tp", "ep"};
+  std::vector<std::string> axes{"fsdp", "tp", "ep"};
   for (const auto& [name, size] : dims.own) axes.push_back(name);
   return axes;
-}
-
-const PlanEntry* find_entry(const ShardingPlan& plan, const std::string& axis, const std::string& name) {
-  const auto it = std::find_if(plan.rbegin(), plan.rend(), [&](const PlanEntry& e) { return e.axis == axis && matches(e.pattern, name); });
-  return it == plan.rend() ? nullptr : &*it;
 }
 
 // Which sizes of tp divide the heads on leaf boundaries.
@@ -86,6 +82,36 @@ PlanEntry replicated_partial(std::string pattern, std::string axis) {
   return {std::move(pattern), std::move(axis), Kind::kReplicatedPartial, 0, Shares::kChunks, 0};
 }
 
+const PlanEntry* find_entry(const ShardingPlan& plan, const std::string& axis, const std::string& name) {
+  const auto it = std::find_if(plan.rbegin(), plan.rend(), [&](const PlanEntry& e) { return e.axis == axis && matches(e.pattern, name); });
+  return it == plan.rend() ? nullptr : &*it;
+}
+
+PlanEntry parse_plan_entry(const std::string& text) {
+  const auto refuse_entry = [&](const std::string& why) -> UsageError {
+    return UsageError(fmt::format("plan entry \"{}\": {}; expected \"PATTERN AXIS PLACEMENT\", where PLACEMENT is cut(DIM), replicated or "
+                                  "replicated-partial",
+                                  text, why));
+  };
+  std::vector<std::string> words;
+  std::istringstream in(text);
+  for (std::string word; in >> word;) words.push_back(word);
+  if (words.size() != 3) throw refuse_entry(fmt::format("{} words", words.size()));
+  const std::string& what = words[2];
+  if (what == "replicated") return replicated(words[0], words[1]);
+  if (what == "replicated-partial") {
+    if (words[1] == "fsdp") throw refuse_entry("fsdp sums gradients in any case: replicated is the word");
+    return replicated_partial(words[0], words[1]);
+  }
+  if (what.size() == 6 && what.starts_with("cut(") && what.back() == ')' && what[4] >= '0' && what[4] <= '9')
+    return cut(words[0], words[1], what[4] - '0');
+  throw refuse_entry(fmt::format("\"{}\" is no placement", what));
+}
+
+std::string describe(const PlanEntry& e) {
+  return fmt::format("{}: {}", e.axis, e.kind == Kind::kCut ? fmt::format("cut({})", e.dim) : e.kind == Kind::kReplicated ? "replicated" : "replicated-partial");
+}
+
 bool matches(const std::string& pattern, const std::string& name) {
   // Greedy with one point to go back to: the last star and what it has taken so far.
   size_t p = 0, n = 0, star = std::string::npos, taken = 0;
@@ -126,7 +152,11 @@ Placement place_parameter(const ShardingPlan& plan, const ParallelDims& dims, co
     if (e->kind == Kind::kCut) computed = apply(computed, *e, name, partial_axes);
     else if (e->kind == Kind::kReplicatedPartial && mesh.size(e->axis) > 1) partial_axes.push_back(e->axis);
   }
-  const DimChoice choice = choose_dim(computed, fsdp_axis);
+  DimChoice choice = choose_dim(computed, fsdp_axis);
+  if (const PlanEntry* e = find_entry(plan, "fsdp", name)) {
+    if (e->kind == Kind::kCut && e->dim >= computed.dims()) throw UsageError(fmt::format("plan entry {} (fsdp): {} has no dim {}", e->pattern, name, e->dim));
+    choice = {e->kind == Kind::kCut ? std::optional(e->dim) : std::nullopt, fmt::format("by the entry {}", e->pattern)};
+  }
   Layout layout = choice.dim ? computed.with_cut({.axis = fsdp_axis, .dim = *choice.dim}) : computed;
   return {std::move(computed), std::move(layout), std::move(fsdp_axis), std::move(partial_axes), choice.reason};
 }

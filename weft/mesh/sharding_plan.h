@@ -38,6 +38,14 @@ PlanEntry cut(std::string pattern, std::string axis, int64_t dim, Shares shares 
 PlanEntry replicated(std::string pattern, std::string axis);
 PlanEntry replicated_partial(std::string pattern, std::string axis);
 
+// "PATTERN AXIS PLACEMENT", as users write entries; PLACEMENT is cut(DIM), replicated or replicated-partial. AXIS may be fsdp, where cut(DIM)
+// chooses the dim and replicated keeps the parameter whole. UsageError that says what is wrong.
+PlanEntry parse_plan_entry(const std::string& text);
+// "tp: cut(1)"
+std::string describe(const PlanEntry& e);
+// The entry that counts for a parameter on an axis; null: none.
+const PlanEntry* find_entry(const ShardingPlan& plan, const std::string& axis, const std::string& name);
+
 // Whether the pattern is the name's.
 bool matches(const std::string& pattern, const std::string& name);
 
@@ -51,7 +59,7 @@ struct Placement {
 };
 
 // Parameters with an entry for ep live on the expert mesh, for an own axis on that one's, all others on the dense mesh. Of several
-// entries that match for an axis the last counts. UsageError, with what there is and what would work: no entry for an axis of the mesh
+// entries that match for an axis the last counts. FSDP's dim is an entry's for "fsdp", else chosen (choose_dim.h). UsageError, with what there is and what would work: no entry for an axis of the mesh
 // that is larger than 1, a dim that is not there, shares that the size forbids.
 Placement place_parameter(const ShardingPlan& plan, const ParallelDims& dims, const std::string& name, const std::vector<int64_t>& shape);
 

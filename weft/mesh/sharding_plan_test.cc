@@ -119,7 +119,7 @@ TEST(ShardingPlan, Refusals) {
   const std::vector<std::string> names{"q", "k", "v"};
   EXPECT_EQ(refusal([&] { check_plan(plan, parse_parallel_dims("tp=2"), names); }), "the plan's entry e (ep) matches no parameter; the first of 3 is q");
   EXPECT_EQ(refusal([&] { check_plan({cut("q", "pp", 0)}, parse_parallel_dims("tp=2"), names); }),
-            "the plan's entry for q names the axis \"pp\": there are tp, ep");
+            "the plan's entry for q names the axis \"pp\": there are fsdp, tp, ep");
 }
 
 }  // namespace

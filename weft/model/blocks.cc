@@ -14,14 +14,19 @@ using nn::Precision;
 
 namespace {
 
-// What column-parallel products read, and the row-parallel product after them.
-at::Tensor column_input(const at::Tensor& x, const ForwardContext& ctx) {
+// A plan may leave a block whole on every rank of an axis (parallelize.h).
+bool is_cut(const nn::Parameter& p) { return p.compute_shape() != p.shape(); }
+
+// What a block of column-, then row-parallel products reads, and its last product; `weight` says whether tp cuts it.
+at::Tensor block_input(const at::Tensor& x, const nn::Parameter& weight, const ForwardContext& ctx) {
   if (!ctx.tp()) return x;
+  if (!is_cut(weight)) return ctx.sequence_parallel() ? gather_rows(x, ctx.rows, *ctx.tp()) : x;
   return ctx.sequence_parallel() ? gather_for_columns(x, ctx.rows, *ctx.tp()) : copy_to_ranks(x, *ctx.tp());
 }
-at::Tensor row_output(const at::Tensor& x, nn::Parameter& weight, nn::Parameter* bias, const ForwardContext& ctx) {
-  if (ctx.tp()) return row_parallel_linear(x, weight, bias, *ctx.tp(), ctx.sequence_parallel());
-  return nn::linear(x, weight, bias, at::kFloat, kernels::Chain::kLeaves);
+at::Tensor block_output(const at::Tensor& x, nn::Parameter& weight, nn::Parameter* bias, const ForwardContext& ctx) {
+  if (ctx.tp() && is_cut(weight)) return row_parallel_linear(x, weight, bias, *ctx.tp(), ctx.sequence_parallel());
+  const at::Tensor y = nn::linear(x, weight, bias, at::kFloat, kernels::Chain::kLeaves);
+  return ctx.sequence_parallel() ? slice_rows(y, *ctx.tp()) : y;
 }
 
 }  // namespace
@@ -47,7 +52,7 @@ SelfAttention::SelfAttention(std::string name, const ModelConfig& c, int64_t lay
 
 at::Tensor SelfAttention::forward(const at::Tensor& x, ForwardContext& ctx) {
   return run([&] {
-    const at::Tensor in = column_input(x, ctx);
+    const at::Tensor in = block_input(x, *o_, ctx);
     // q and k stay fp32 through norm and RoPE and are rounded once, after it; v once, out of its product.
     auto project = [&](nn::Parameter* w, nn::Parameter* bias, nn::Parameter* norm) {
       at::Tensor y = nn::linear(in, *w, bias, at::kFloat);
@@ -58,7 +63,7 @@ at::Tensor SelfAttention::forward(const at::Tensor& x, ForwardContext& ctx) {
     at::Tensor k = project(k_, k_bias_, k_norm_);
     at::Tensor v = nn::linear(in, *v_, v_bias_, ctx.param_dtype);
     at::Tensor o = ctx.attention->attend(layer_, q, k, v);
-    return row_output(o, *o_, o_bias_, ctx);
+    return block_output(o, *o_, o_bias_, ctx);
   });
 }
 
@@ -75,9 +80,9 @@ Mlp::Mlp(std::string name, const ModelConfig& c) : Module(std::move(name)) {
 
 at::Tensor Mlp::forward(const at::Tensor& x, ForwardContext& ctx) {
   return run([&] {
-    const at::Tensor in = column_input(x, ctx);
+    const at::Tensor in = block_input(x, *down_, ctx);
     at::Tensor gate = nn::linear(in, *gate_, gate_bias_, at::kFloat), up = nn::linear(in, *up_, up_bias_, at::kFloat);
-    return row_output(nn::swiglu(gate, up, ctx.param_dtype), *down_, down_bias_, ctx);
+    return block_output(nn::swiglu(gate, up, ctx.param_dtype), *down_, down_bias_, ctx);
   });
 }
 
@@ -98,7 +103,7 @@ at::Tensor MoeMlp::forward(const nn::Normed& x, ForwardContext& ctx) {
     at::Tensor ids = ctx.routing->route(layer_, logits, params_);
     at::Tensor gates = nn::router_gates(logits, ids, params_);
     const auto experts = [&](const at::Tensor& rows, const at::Tensor& g, const at::Tensor& i) {
-      return ctx.ep() ? moe_experts(rows, g, i, *gate_up_, *down_, *ctx.ep()) : nn::moe_experts(rows, g, i, *gate_up_, *down_);
+      return ctx.ep() && is_cut(*gate_up_) ? moe_experts(rows, g, i, *gate_up_, *down_, *ctx.ep()) : nn::moe_experts(rows, g, i, *gate_up_, *down_);
     };
     if (!ctx.tp() || ctx.sequence_parallel()) return experts(x.rounded, gates, ids);
     // Every tp rank has all rows: each does its slice.

@@ -44,8 +44,11 @@ void CausalLM::materialize(const at::Device& device) {
 
 nn::AttentionShape CausalLM::attention_shape() const {
   const float scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(config_.head_dim)));
-  const int64_t tp = mesh_ ? mesh_->tp.size() : 1;  // heads of this rank; with more ranks than key/value heads neighbours share one
-  return {config_.num_heads / tp, std::max<int64_t>(1, config_.num_kv_heads / tp), config_.head_dim, scale};
+  // Heads of this rank; with more ranks than key/value heads neighbours share one.
+  const auto heads = [&](const char* name) {
+    return layers_.empty() ? 1 : find_parameter(fmt::format("model.layers.0.self_attn.{}.weight", name))->compute_shape()[0] / config_.head_dim;
+  };
+  return {heads("q_proj"), heads("k_proj"), config_.head_dim, scale};
 }
 
 nn::Parameter* CausalLM::find_parameter(const std::string& name) const {
@@ -62,14 +65,14 @@ int64_t CausalLM::num_parameters() const {
 at::Tensor CausalLM::over_rows(const at::Tensor& index, nn::Parameter& table) {
   if (!mesh_) return nn::embedding(index, table);
   const Communicator& oe = mesh_->along(mesh_->dims.view_mesh("oe"), "oe");
-  const auto rows = [&](const at::Tensor& i) { return oe.size() > 1 ? exchanged_embedding(i, table, oe) : nn::embedding(i, table); };
+  const auto rows = [&](const at::Tensor& i) { return oe.size() > 1 && table.compute_shape() != table.shape() ? exchanged_embedding(i, table, oe) : nn::embedding(i, table); };
   if (mesh_->tp.size() == 1) return rows(index);
   return gather_rows(rows(slice_rows(index, mesh_->tp)), index.size(0), mesh_->tp);  // every tp rank has all tokens
 }
 
 at::Tensor CausalLM::embed(const TokenBatch& batch) {
-  const Communicator* tp = mesh_ && mesh_->tp.size() > 1 ? &mesh_->tp : nullptr;
-  at::Tensor x = tp ? vocab_embedding(batch.ids, *embed_tokens_, *tp) : nn::embedding(batch.ids, *embed_tokens_);
+  const bool cut = embed_tokens_->compute_shape() != embed_tokens_->shape();
+  at::Tensor x = cut ? vocab_embedding(batch.ids, *embed_tokens_, mesh_->tp) : nn::embedding(batch.ids, *embed_tokens_);
   if (!config_.over_encoding) return x;
   // The mean of the word embedding and each projected n-gram embedding; row of table e for position t:
   // (sum over d = 0..n-1 of token[t-d] * V^d) mod rows_e, n = e / split + 2.
@@ -111,13 +114,13 @@ at::Tensor CausalLM::forward(const TokenBatch& batch, nn::AttentionContext& atte
 at::Tensor CausalLM::final_norm(const at::Tensor& x) { return nn::rms_norm(x, *norm_, config_.norm_eps, param_dtype_, false).rounded; }
 
 at::Tensor CausalLM::logits(const at::Tensor& normed) {
-  WEFT_CHECK(!mesh_ || mesh_->tp.size() == 1, "logits of a vocabulary that tp cuts");
+  WEFT_CHECK(head_->compute_shape() == head_->shape(), "logits of a vocabulary that tp cuts");
   at::NoGradGuard guard;
   return nn::linear(normed, *head_, nullptr, at::kFloat);
 }
 
 nn::HeadOutput CausalLM::log_probs(const at::Tensor& normed, std::shared_ptr<const nn::HeadRows> rows, bool want_entropy) {
-  if (mesh_ && mesh_->tp.size() > 1) return vocab_log_probs(normed, *head_, std::move(rows), want_entropy, mesh_->tp);
+  if (head_->compute_shape() != head_->shape()) return vocab_log_probs(normed, *head_, std::move(rows), want_entropy, mesh_->tp);
   return nn::head_log_probs(normed, *head_, std::move(rows), want_entropy);
 }
 

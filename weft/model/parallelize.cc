@@ -1,6 +1,7 @@
 #include "weft/model/parallelize.h"
 
 #include <algorithm>
+#include <map>
 
 #include "weft/base/error.h"
 #include "weft/parallel/fully_shard.h"
@@ -57,13 +58,71 @@ void check_mesh(const ModelConfig& config, const ParallelDims& dims) {
                                    axis == "oe" ? ", which cuts over-encoded embeddings" : ""));
 }
 
-void parallelize(CausalLM& model, std::shared_ptr<const RankMesh> mesh) {
-  FullyShardOptions options;
-  options.plan = sharding_table(model.config(), mesh->sharing.sequence_parallel);
-  check_mesh(model.config(), mesh->dims);
+namespace {
+
+// What is placed as a whole on an axis: attention (of all layers, which share one shape), a dense MLP, a layer's experts; any other
+// parameter by itself.
+std::string block_of(const std::string& name, const std::string& axis) {
+  const auto up_to = [&](const char* part) { return name.substr(0, name.find(part) + std::string_view(part).size() - 1); };
+  if (axis == "tp" && name.find(".self_attn.") != std::string::npos) return "self_attn";
+  for (const char* part : {".mlp.gate_proj.", ".mlp.up_proj.", ".mlp.down_proj."})
+    if (axis == "tp" && name.find(part) != std::string::npos) return up_to(".mlp.");
+  if (axis == "ep" && name.find(".experts.") != std::string::npos) return up_to(".experts.");
+  return name;
+}
+
+bool may_be_whole(const std::string& block, const std::string& axis) {
+  if (axis != "tp") return true;
+  return block == "self_attn" || block.ends_with(".mlp") || block == "model.embed_tokens.weight" || block == "lm_head.weight";
+}
+
+bool same_placement(const PlanEntry& a, const PlanEntry& b) {
+  return a.kind == b.kind && (a.kind != PlanEntry::Kind::kCut || a.dim == b.dim);
+}
+
+}  // namespace
+
+ShardingPlan plan_of(const ModelConfig& config, const ParallelDims& dims, bool sequence_parallel, const std::vector<std::string>& entries,
+                     const std::vector<const nn::Parameter*>& parameters) {
+  const ShardingPlan table = sharding_table(config, sequence_parallel);
+  ShardingPlan asked = table, plan = table;
+  for (const std::string& text : entries) {
+    asked.push_back(parse_plan_entry(text));
+    if (asked.back().axis == "fsdp") plan.push_back(asked.back());
+  }
   std::vector<std::string> names;
-  for (const nn::Parameter* p : model.parameters()) names.push_back(p->name());
-  check_plan(options.plan, mesh->dims, names);
+  for (const nn::Parameter* p : parameters) names.push_back(p->name());
+  check_plan(asked, dims, names);
+  // Of each block and axis: the members that are as in the table, and the others.
+  std::map<std::pair<std::string, std::string>, std::pair<std::vector<std::string>, std::vector<std::string>>> blocks;
+  for (const std::string& name : names)
+    for (const PlanEntry& e : table) {
+      const PlanEntry *ours = find_entry(asked, e.axis, name), *theirs = find_entry(table, e.axis, name);
+      if (theirs != &e) continue;  // once an axis
+      auto& [kept, changed] = blocks[{block_of(name, e.axis), e.axis}];
+      const PlanEntry::Kind whole = e.axis == "tp" ? PlanEntry::Kind::kReplicated : PlanEntry::Kind::kReplicatedPartial;
+      if (same_placement(*ours, e)) {
+        if (e.kind != whole) kept.push_back(name);  // in both states the same: says nothing
+        continue;
+      }
+      if (ours->kind != whole || !may_be_whole(block_of(name, e.axis), e.axis)) {
+        const std::string other = may_be_whole(block_of(name, e.axis), e.axis) ? fmt::format(", or {} with its block", describe({"", e.axis, whole})) : "";
+        throw UsageError(fmt::format("plan entry {} ({}): {} is {}{}", ours->pattern, describe(*ours), name, describe(e), other));
+      }
+      changed.push_back(name);
+      plan.push_back({name, e.axis, whole});
+    }
+  for (const auto& [key, members] : blocks)
+    if (!members.first.empty() && !members.second.empty())
+      throw UsageError(fmt::format("the plan has {} whole on {} and {} not: {} is placed as one", members.second[0], key.second, members.first[0], key.first));
+  return plan;
+}
+
+void parallelize(CausalLM& model, std::shared_ptr<const RankMesh> mesh, const std::vector<std::string>& entries) {
+  FullyShardOptions options;
+  check_mesh(model.config(), mesh->dims);
+  const std::vector<nn::Parameter*> all = model.parameters();
+  options.plan = plan_of(model.config(), mesh->dims, mesh->sharing.sequence_parallel, entries, {all.begin(), all.end()});
   for (nn::Module* layer : model.children()) fully_shard(*layer, mesh, options);
   fully_shard(model, mesh, options);
   model.set_mesh(std::move(mesh));

@@ -20,7 +20,14 @@ std::vector<std::string> own_axes(const ModelConfig& config);
 // UsageError for an own axis that the model does not have, or that the mesh was not asked about.
 void check_mesh(const ModelConfig& config, const ParallelDims& dims);
 
+// The table with a user's entries (parse_plan_entry), which override it, for these parameters. On tp, ep and own axes a block is as the table
+// has it or, with all its parameters, on every rank: attention, a dense MLP, the embedding and the head as `replicated` on tp, a layer's
+// experts and an over-encoded table, whose ranks have other tokens, as `replicated-partial`. UsageError for other placements, with what there
+// is, and as check_plan.
+ShardingPlan plan_of(const ModelConfig& config, const ParallelDims& dims, bool sequence_parallel, const std::vector<std::string>& entries,
+                     const std::vector<const nn::Parameter*>& parameters);
+
 // Before materialize(); all ranks of the mesh. UsageError for sizes that the model's shape forbids, with those that work.
-void parallelize(CausalLM& model, std::shared_ptr<const RankMesh> mesh);
+void parallelize(CausalLM& model, std::shared_ptr<const RankMesh> mesh, const std::vector<std::string>& entries = {});
 
 }  // namespace weft

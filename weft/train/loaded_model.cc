@@ -32,7 +32,7 @@ at::ScalarType scalar_of(DType dtype, const std::string& where) {
 }
 
 LoadedModel build(const std::string& dir, std::optional<DType> param_dtype, const std::string& device, const std::vector<Family>& extra,
-                  std::shared_ptr<const RankMesh> mesh) {
+                  std::shared_ptr<const RankMesh> mesh, const std::vector<std::string>& plan) {
   LoadedModel m;
   m.dir = dir;
   m.hf = HfConfig::load(dir);
@@ -43,7 +43,10 @@ LoadedModel build(const std::string& dir, std::optional<DType> param_dtype, cons
   m.model = std::make_unique<CausalLM>(std::move(config), scalar_of(param_dtype.value_or(m.hf.dtype.value_or(DType::kF32)), dir));
   if (mesh && mesh->world.size() > 1) {
     m.mesh = mesh;
-    parallelize(*m.model, mesh);
+    parallelize(*m.model, mesh, plan);
+  } else if (!plan.empty()) {  // without effect on one rank, but not unread
+    const std::vector<nn::Parameter*> all = m.model->parameters();
+    (void)plan_of(m.model->config(), ParallelDims{}, false, plan, {all.begin(), all.end()});
   }
   m.model->materialize(parse_device(device));
   return m;
@@ -52,8 +55,9 @@ LoadedModel build(const std::string& dir, std::optional<DType> param_dtype, cons
 }  // namespace
 
 LoadedModel load_model(const std::string& path_or_hub_id, std::optional<DType> param_dtype, const std::string& device,
-                       const std::vector<Family>& extra_families, std::shared_ptr<const RankMesh> mesh) {
-  LoadedModel m = build(resolve_model_path(path_or_hub_id), param_dtype, device, extra_families, std::move(mesh));
+                       const std::vector<Family>& extra_families, std::shared_ptr<const RankMesh> mesh,
+                       const std::vector<std::string>& plan) {
+  LoadedModel m = build(resolve_model_path(path_or_hub_id), param_dtype, device, extra_families, std::move(mesh), plan);
   const Checkpoint disk(m.dir);
   m.manifest = load_hf_weights(disk, m.entries, m.tied_head, [&m](const std::string& name) {
     const nn::Parameter* p = m.model->find_parameter(name);
@@ -65,8 +69,9 @@ LoadedModel load_model(const std::string& path_or_hub_id, std::optional<DType> p
 }
 
 LoadedModel create_model(const std::string& dir, DType param_dtype, DType disk_dtype, uint64_t seed, const std::string& device,
-                         const std::vector<Family>& extra_families, std::shared_ptr<const RankMesh> mesh) {
-  LoadedModel m = build(dir, param_dtype, device, extra_families, std::move(mesh));
+                         const std::vector<Family>& extra_families, std::shared_ptr<const RankMesh> mesh,
+                         const std::vector<std::string>& plan) {
+  LoadedModel m = build(dir, param_dtype, device, extra_families, std::move(mesh), plan);
   m.manifest = fresh_manifest(m.entries, disk_dtype);
   init_weights(*m.model, seed);
   return m;

@@ -27,13 +27,15 @@ struct LoadedModel {
 
 // `param_dtype` fp32 or bf16; nullopt: what the checkpoint says (float16 is refused: choose one of the two).
 // `device` "cpu" or "cuda"; a clear error where there is no GPU. With a mesh of several ranks (all call) the parameters are sharded by
-// layer, and this rank allocates and reads its own parts only.
+// layer, and this rank allocates and reads its own parts only; `plan` has a user's entries over the model's table (parallelize.h).
 LoadedModel load_model(const std::string& path_or_hub_id, std::optional<DType> param_dtype, const std::string& device = "cpu",
-                       const std::vector<Family>& extra_families = {}, std::shared_ptr<const RankMesh> mesh = nullptr);
+                       const std::vector<Family>& extra_families = {}, std::shared_ptr<const RankMesh> mesh = nullptr,
+                       const std::vector<std::string>& plan = {});
 
 // The same without weights on disk: config.json only, initialised from `seed`; written back in `disk_dtype`.
 LoadedModel create_model(const std::string& dir, DType param_dtype, DType disk_dtype, uint64_t seed, const std::string& device = "cpu",
-                         const std::vector<Family>& extra_families = {}, std::shared_ptr<const RankMesh> mesh = nullptr);
+                         const std::vector<Family>& extra_families = {}, std::shared_ptr<const RankMesh> mesh = nullptr,
+                         const std::vector<std::string>& plan = {});
 
 // Reads the masters of a model that one rank holds.
 BoxReader own_masters(const LoadedModel& m);

@@ -51,6 +51,45 @@ TEST(MeshOracle, AwkwardShapes) {
   expect_all({"tp=2", "tp=8", "fsdp=2,tp=4"}, {.model = "dense"});
 }
 
+// Entries of a user: blocks that stay whole on an axis, and another fsdp dim, change no bit either.
+TEST(MeshOracle, UserPlans) {
+  const std::string attention = "*.self_attn.* tp replicated", mlp = "*.mlp.*_proj.* tp replicated", vocabulary = "model.embed_tokens.weight tp replicated",
+                    head = "lm_head.weight tp replicated", experts = "*.experts.* ep replicated-partial", dims = "*.mlp.*_proj.weight fsdp cut(1)",
+                    whole = "*layernorm.weight fsdp replicated";
+  const std::vector<std::pair<std::string, std::vector<std::string>>> plans = {
+      {"tp=2", {attention}}, {"fsdp=2,tp=2,ep=2", {attention, head, experts, dims}}, {"cp=2,tp=2,ep=4", {mlp, vocabulary, whole}}, {"fsdp=2,ep=2", {experts, dims, whole}},
+      {"tp=4", {attention, mlp, vocabulary, head}}};
+  for (const auto& [mesh, plan] : plans)
+    for (const bool slices : {false, true}) {
+      SCOPED_TRACE(fmt::format("{}", fmt::join(plan, "; ")));
+      expect_all({mesh}, {.sharing = {ContextSplit::kZigzag, slices}, .plan = plan});
+    }
+  expect_all({"fsdp=2,oe=2"}, {.model = "over_encoded", .plan = {"*.embedding_list.* oe replicated-partial"}});
+
+  const auto refused = [](const std::string& model, const std::vector<std::string>& plan, bool slices = false) -> std::string {
+    const ModelConfig config = configure_model(HfConfig::parse(oracle_model(model), "config.json"));
+    const CausalLM whole_model(config, at::kFloat);
+    const std::vector<nn::Parameter*> all = whole_model.parameters();
+    try {
+      (void)plan_of(config, parse_parallel_dims("fsdp=2,tp=2,ep=2", 0, {"oe"}), slices, plan, {all.begin(), all.end()});
+    } catch (const UsageError& e) {
+      return e.what();
+    }
+    return "none";
+  };
+  EXPECT_EQ(refused("moe", {attention, experts, "*.q_proj.weight tp cut(0)"}),
+            "the plan has model.layers.0.self_attn.k_proj.weight whole on tp and model.layers.0.self_attn.q_proj.weight not: self_attn is placed as one");
+  EXPECT_EQ(refused("moe", {"*.q_proj.* tp cut(1)"}),
+            "plan entry *.q_proj.* (tp: cut(1)): model.layers.0.self_attn.q_proj.weight is tp: cut(0), or tp: replicated with its block");
+  EXPECT_EQ(refused("moe", {"*.mlp.gate.weight tp replicated"}, true),
+            "plan entry *.mlp.gate.weight (tp: replicated): model.layers.0.mlp.gate.weight is tp: replicated-partial");
+  EXPECT_EQ(refused("moe", {"*.wq.* tp replicated"}), "the plan's entry *.wq.* (tp) matches no parameter; the first of 36 is model.embed_tokens.weight");
+  EXPECT_EQ(refused("moe", {"* dp replicated"}), "the plan's entry for * names the axis \"dp\": there are fsdp, tp, ep, oe");
+  EXPECT_EQ(refused("moe", {"* tp cut"}),
+            "plan entry \"* tp cut\": \"cut\" is no placement; expected \"PATTERN AXIS PLACEMENT\", where PLACEMENT is cut(DIM), replicated or replicated-partial");
+  EXPECT_EQ(refused("moe", {"*.experts.* ep cut(0)", "*.q_proj.weight tp cut(0)"}), "none");  // what it is anyway
+}
+
 TEST(MeshOracle, SizesThatTheModelForbids) {
   const auto refused = [](const std::string& model, const std::string& mesh) -> std::string {
     const ModelConfig config = configure_model(HfConfig::parse(oracle_model(model), "config.json"));

@@ -66,6 +66,8 @@ void visit_actor(ConfigFields& f, ActorRecipe& a) {
         "Ranks and what they share: \"fsdp=4\" shards parameters over 4 ranks, \"replicate=2,fsdp=4\" over 4 and holds 2 copies; "
         "tp=2 cuts heads, columns and vocabulary, cp=2 the sequences, ep=4 (of the same ranks) the experts. Threads of this process, or the "
         "processes of mpirun; one axis may be -1 then.");
+  f.add("actor.plan", a.plan,
+        "Entries over the model's sharding table, \"PATTERN AXIS PLACEMENT\": \"*.self_attn.* tp replicated\", \"lm_head.weight fsdp cut(1)\".");
   f.add("actor.cp_split", a.cp_split, "Which positions of a sequence a rank of cp has: equal work under the causal mask, or neighbours.")
       .one_of({"zigzag", "contiguous"});
   f.add("actor.sequence_parallel", a.sequence_parallel, "Between the blocks each tp rank has a slice of the rows: less memory, the same bits.");

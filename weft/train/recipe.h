@@ -76,6 +76,7 @@ struct OptimRecipe {
 
 struct ActorRecipe {
   std::string mesh = "fsdp=1";
+  std::vector<std::string> plan;
   std::string cp_split = "zigzag";
   bool sequence_parallel = false;
   std::string param_dtype = "auto";  // resolved spelling: auto, float32 or bfloat16

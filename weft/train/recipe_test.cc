@@ -166,6 +166,7 @@ TEST(Recipe, NamesOfOtherFrameworksAreAnswered) {
 TEST(Recipe, WhatIsNotBuiltYetSaysSo) {
   EXPECT_THAT(override_error("rollout.mesh=tp=2"), HasSubstr("not built yet"));
   EXPECT_THAT(override_error("actor.cp_split=ring"), HasSubstr("zigzag"));
+  EXPECT_THAT(override_error("actor.plan=[\"* tp cut(x)\"]"), HasSubstr("no placement"));
   EXPECT_EQ(override_error("actor.mesh=fsdp=2,cp=2,tp=2,ep=4,oe=2"), "no error");
   EXPECT_THAT(override_error("actor.mesh=fsdq=2"), HasSubstr("fsdp"));
   EXPECT_THAT(override_error("server.port=8000"), HasSubstr("weft serve is not built yet"));

@@ -6,6 +6,7 @@
 
 #include "weft/base/error.h"
 #include "weft/base/threads.h"
+#include "weft/mesh/sharding_plan.h"
 #include "weft/rl/advantage.h"
 #include "weft/rl/correction.h"
 #include "weft/rl/kl.h"
@@ -43,6 +44,7 @@ void by_rl(const char* key, const auto& parse) {
 
 void validate_common(const Recipe& r) {
   if (r.actor.mesh.find("-1") == std::string::npos) (void)actor_mesh(r, 0);
+  for (const std::string& entry : r.actor.plan) (void)parse_plan_entry(entry);
   if (64 % r.rollout.block_size != 0) refuse(fmt::format("rollout.block_size = {} does not divide 64", r.rollout.block_size));
   const std::string& name = r.trainer.run_name;
   if (name == "." || name == ".." || name.find('/') != std::string::npos || name.find('\0') != std::string::npos)

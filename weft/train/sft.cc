@@ -16,10 +16,10 @@ namespace {
 
 LoadedModel open_model(const Recipe& r, const Registry& registry, std::shared_ptr<const RankMesh> mesh) {
   const std::optional<DType> dtype = r.actor.param_dtype == "auto" ? std::nullopt : parse_dtype(r.actor.param_dtype);
-  if (r.model.init != "random") return load_model(r.model.path, dtype, r.trainer.device, registry.families, mesh);
+  if (r.model.init != "random") return load_model(r.model.path, dtype, r.trainer.device, registry.families, mesh, r.actor.plan);
   const HfConfig hf = HfConfig::load(r.model.path);
   return create_model(r.model.path, dtype.value_or(DType::kF32), hf.dtype.value_or(DType::kF32), static_cast<uint64_t>(r.trainer.seed),
-                      r.trainer.device, registry.families, mesh);
+                      r.trainer.device, registry.families, mesh, r.actor.plan);
 }
 
 std::optional<int32_t> end_id(const LoadedModel& m, const Tokenizer& tokenizer) {

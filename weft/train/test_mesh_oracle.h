@@ -80,12 +80,13 @@ struct OracleOptions {
   int64_t max_tokens = 20;  // a micro-batch: two and more
   bool recompute = false;
   TokenSharing sharing = {};
+  std::vector<std::string> plan = {};
 };
 
 // `mesh` null: one rank. `traces` are replayed where given, so that later steps take the same routes whatever the last bits.
 inline OracleRun run_oracle(const OracleOptions& options, const std::shared_ptr<const RankMesh>& mesh, const OracleRun* replay) {
   CausalLM model(configure_model(HfConfig::parse(oracle_model(options.model), "config.json")), options.dtype);
-  if (mesh) parallelize(model, mesh);
+  if (mesh) parallelize(model, mesh, options.plan);
   model.materialize(at::kCPU);
   init_weights(model, 3);
   {

@@ -73,8 +73,8 @@ Trainer::Trainer(Recipe recipe, const Registry& registry, std::shared_ptr<const 
   actor_ = std::make_unique<LoadedModel>(
       recipe_.model.init == "random"
           ? create_model(recipe_.model.path, dtype.value_or(DType::kF32), dtype.value_or(DType::kF32), static_cast<uint64_t>(recipe_.trainer.seed),
-                         recipe_.trainer.device, registry.families, mesh_)
-          : load_model(recipe_.model.path, dtype, recipe_.trainer.device, registry.families, mesh_));
+                         recipe_.trainer.device, registry.families, mesh_, recipe_.actor.plan)
+          : load_model(recipe_.model.path, dtype, recipe_.trainer.device, registry.families, mesh_, recipe_.actor.plan));
   tokenizer_ = Tokenizer::load(actor_->dir);
   if (replay_ != RouterReplayMode::kDisabled && !actor_->model->config().has_moe())
     throw UsageError(fmt::format("router_replay.mode = \"{}\": {} has no experts: use \"disabled\"", recipe_.router_replay_mode, actor_->dir));
