@@ -29,7 +29,9 @@ void install_stop_signals() {
   sigfillset(&action.sa_mask);
   // Restarts reads and writes, so that a stop never looks like a failed file; poll and sleep still end early.
   action.sa_flags = SA_RESTART;
-  for (const int signal : {SIGINT, SIGTERM, SIGUSR1}) {
+  for (const int signal : {SIGINT, SIGTERM, SIGUSR1, SIGHUP}) {
+    struct sigaction now {};
+    if (signal == SIGHUP && sigaction(signal, nullptr, &now) == 0 && now.sa_handler == SIG_IGN) continue;
     if (sigaction(signal, &action, nullptr) != 0)
       throw SystemError(fmt::format("cannot install a handler for signal {}: {}", signal, std::strerror(errno)));
   }
@@ -44,6 +46,7 @@ const char* stop_signal_name() {
     case SIGINT: return "SIGINT";
     case SIGTERM: return "SIGTERM";
     case SIGUSR1: return "SIGUSR1";
+    case SIGHUP: return "SIGHUP";
     default: return "signal";
   }
 }

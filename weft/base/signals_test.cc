@@ -15,7 +15,7 @@ class Signals : public testing::Test {
   }
   ~Signals() override {
     clear_stop_request();
-    for (const int signal : {SIGINT, SIGTERM, SIGUSR1}) ::signal(signal, SIG_DFL);
+    for (const int signal : {SIGINT, SIGTERM, SIGUSR1, SIGHUP}) ::signal(signal, SIG_DFL);
   }
 };
 

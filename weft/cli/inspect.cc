@@ -1,6 +1,9 @@
 #include <algorithm>
+#include <filesystem>
 #include <iostream>
 #include <map>
+#include <optional>
+#include <sstream>
 
 #include "weft/base/error.h"
 #include "weft/cli/command.h"
@@ -16,14 +19,18 @@ namespace weft {
 namespace {
 
 // Who would hold what: the model's table, then FSDP; fp32 master bytes of the rank that has most and least.
-void print_mesh(const CausalLM& model, const std::string& text) {
+void print_mesh(const CausalLM& model, const std::string& text, const std::string& entries, bool sequence_parallel) {
   const ParallelDims dims = parse_parallel_dims(text, 0, {"oe"});
   check_mesh(model.config(), dims);
-  const ShardingPlan plan = sharding_table(model.config());
+  std::vector<std::string> lines;
+  std::istringstream in(entries);
+  for (std::string line; std::getline(in, line, ';');) lines.push_back(line);
+  const std::vector<nn::Parameter*> all = model.parameters();
+  const ShardingPlan plan = plan_of(model.config(), dims, sequence_parallel, lines, {all.begin(), all.end()});
   std::map<int64_t, int64_t> bytes;  // by rank
   std::cout << fmt::format("  {} ranks: {}\n  {:<56} {:<18} {:<32} {:<18} {:>12}  why\n", dims.world(), dims.mesh().to_string(), "parameter", "shape",
                            "placement", "rank 0 holds", "bytes");
-  for (const nn::Parameter* p : model.parameters()) {
+  for (const nn::Parameter* p : all) {
     const Placement at = place_parameter(plan, dims, p->name(), p->shape());
     std::vector<std::string> cuts;
     for (const Cut& cut : at.layout.cuts())
@@ -47,7 +54,9 @@ Command inspect_command() {
           "What a checkpoint is: family, shapes, parameters, tensors on disk.",
           "DIR",
           {{"--tensors", "", "list every tensor with dtype, shape and file"},
-           {"--mesh", "MESH", "what each rank would hold of every parameter, and why it is cut there: fsdp=4,tp=2,ep=8"}},
+           {"--mesh", "MESH", "what each rank would hold of every parameter, and why it is cut there: fsdp=4,tp=2,ep=8; needs config.json only"},
+           {"--plan", "ENTRIES", "with --mesh: entries as in actor.plan, with ; between them"},
+           {"--sequence-parallel", "", "with --mesh: as actor.sequence_parallel"}},
           "weft inspect models/tiny-moe",
           1,
           1,
@@ -56,19 +65,25 @@ Command inspect_command() {
             const HfConfig hf = HfConfig::load(dir);
             const ModelConfig c = configure_model(hf, registry.families);
             const CausalLM model(c, at::kFloat);
-            const Checkpoint disk(dir);
+            // A directory with config.json alone is enough to plan with.
+            const bool weights = std::filesystem::exists(std::filesystem::path(dir) / "model.safetensors") ||
+                                 std::filesystem::exists(std::filesystem::path(dir) / "model.safetensors.index.json");
+            if (!weights && !args.has("--mesh")) (void)Checkpoint(dir);  // says what is missing
+            const std::optional<Checkpoint> disk = weights ? std::optional<Checkpoint>(dir) : std::nullopt;
             std::cout << fmt::format("{}: {}\n", dir, c.family);
             std::cout << fmt::format("  {} layers ({} of them MoE), hidden {}, {} query and {} key/value heads of {}, vocabulary {}{}\n", c.num_layers,
                                      c.moe_layer_ids().size(), c.hidden_size, c.num_heads, c.num_kv_heads, c.head_dim, c.vocab_size,
                                      c.tied ? ", tied head" : "");
             if (c.has_moe())
               std::cout << fmt::format("  {} experts, top {}, of width {}\n", c.moe.num_experts, c.moe.top_k, c.moe.intermediate_size);
-            std::cout << fmt::format("  {:.3f} M parameters; {} tensors, {:.1f} MB in {} files\n", static_cast<double>(model.num_parameters()) / 1e6,
-                                     disk.tensors().size(), static_cast<double>(disk.total_bytes()) / 1e6, disk.files().size());
-            if (args.has("--tensors"))
-              for (const TensorInfo& t : disk.tensors())
+            std::cout << fmt::format("  {:.3f} M parameters; ", static_cast<double>(model.num_parameters()) / 1e6)
+                      << (disk ? fmt::format("{} tensors, {:.1f} MB in {} files\n", disk->tensors().size(),
+                                             static_cast<double>(disk->total_bytes()) / 1e6, disk->files().size())
+                               : "no weights here, config.json only\n");
+            if (args.has("--tensors") && disk)
+              for (const TensorInfo& t : disk->tensors())
                 std::cout << fmt::format("  {:<60} {:<9} [{}]  {}\n", t.name, dtype_name(t.dtype), fmt::join(t.shape, ", "), t.file);
-            if (args.has("--mesh")) print_mesh(model, args.get("--mesh"));
+            if (args.has("--mesh")) print_mesh(model, args.get("--mesh"), args.get("--plan", ""), args.has("--sequence-parallel"));
             return kExitDone;
           }};
 }

@@ -48,6 +48,11 @@ ParallelDims started_mesh(const Recipe& recipe, const LaunchWorld& launched) {
   if (launched.mpi && launched.size > 0 && launched.size != dims.world())
     throw UsageError(
         fmt::format("actor.mesh = \"{}\": {}", recipe.actor.mesh, world_mismatch(static_cast<int>(dims.world()), launched, env)));
+  // Each thread rank has its shards, its own copy of what is gathered and its stack; a typing error must not take the machine's memory.
+  if (const int64_t most = std::max(64, 8 * available_cores()); !launched.mpi && dims.world() > most)
+    throw UsageError(fmt::format("actor.mesh = \"{}\" asks for {} ranks that are threads of this process, which has {} cores: at most {} here; "
+                                 "mpirun or srun start ranks on more machines",
+                                 recipe.actor.mesh, dims.world(), available_cores(), most));
   return dims;
 }
 
@@ -69,6 +74,13 @@ template <class SomeTrainer>
 void run_on_ranks(const Recipe& recipe, const Registry& registry) {
   const LaunchWorld launched = launch_world();
   const ParallelDims dims = started_mesh(recipe, launched);
+  if (dims.world() > 1) {
+    try {
+      check_model_on_mesh(recipe.model.path, registry.families, dims, actor_sharing(recipe), recipe.actor.plan);
+    } catch (const UsageError& e) {
+      throw UsageError(fmt::format("actor.mesh = \"{}\": {}", recipe.actor.mesh, e.what()));
+    }
+  }
   set_num_threads(static_cast<int>(recipe.trainer.threads));
   install_stop_signals();
   const auto run = [&](int rank, std::shared_ptr<const RankMesh> mesh) {

@@ -54,7 +54,12 @@ std::unique_ptr<OpRing> OpRing::create(const std::string& path) {
     throw SystemError(fmt::format("cannot write '{}': {}", path, std::strerror(refused)));
   }
   std::unique_ptr<OpRing> ring(new OpRing);
-  ring->record_ = map_file(fd, path);  // zeros: valid for every field
+  try {
+    ring->record_ = map_file(fd, path);  // zeros: valid for every field
+  } catch (...) {
+    ::unlink(path.c_str());
+    throw;
+  }
   ring->record_->host.store(host_hash());
   ring->record_->cpu_mask.store(core_limits().mask_hash);
   ring->record_->pid.store(::getpid());

@@ -87,7 +87,8 @@ void Watchdog::announce() {
   RankContext* first = local_.front();
   const bool speaks =
       std::any_of(local_.begin(), local_.end(), [](const RankContext* r) { return r->speaks; }) || claim_to_speak(first);
-  const std::string reason = failure_->reason(), all = reason + "\n" + report();
+  // A command or recipe that cannot be meant is no matter of communication.
+  const std::string reason = failure_->reason(), all = failure_->exit_code() == kExitUsage ? reason : reason + "\n" + report();
   set_error_told(reason);
   if (log_level() > LogLevel::kError) return;
   if (speaks) write_log_terminal(LogLevel::kError, all);

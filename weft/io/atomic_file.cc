@@ -141,7 +141,7 @@ void write_file_atomically(const std::string& path, std::string_view text) {
 }
 
 std::string read_text_file(const std::string& path, int64_t max_bytes) {
-  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);  // a pipe in its place must not hang the open
   if (fd < 0) throw FileError(path, "", fmt::format("cannot open: {}", std::strerror(errno)));
   struct stat info {};
   if (::fstat(fd, &info) != 0 || !S_ISREG(info.st_mode)) {

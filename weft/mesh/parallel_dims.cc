@@ -50,6 +50,7 @@ class Parser {
 
   ParallelDims parse(int64_t world) {
     if (world < 0 || world > kMaxWorld) fail(fmt::format("a world of {} ranks; 1 to {} are possible", world, kMaxWorld));
+    world_ = world;
     if (!strip(text_).empty()) read_entries();
     ParallelDims dims;
     int64_t* factors[] = {&dims.replicate, &dims.fsdp, &dims.cp, &dims.tp};
@@ -140,8 +141,8 @@ class Parser {
     const int64_t n = dims.ranks_per_replica(), size = size_of(name);
     if (size == -1) return n;
     if (n % size != 0)
-      fail(fmt::format("{}={} does not divide fsdp={} x cp={} x tp={} = {}; {} can be {}", name, size, dims.fsdp, dims.cp,
-                       dims.tp, n, name, divisors(n)));
+      fail(fmt::format("{}={} takes its ranks from fsdp={} x cp={} x tp={} = {} and does not divide it; {}", name, size, dims.fsdp, dims.cp, dims.tp, n,
+                       world_ == 0 && n == 1 ? fmt::format("write fsdp={},{}={}", size, name, size) : fmt::format("{} can be {}", name, divisors(n))));
     return size;
   }
 
@@ -152,13 +153,14 @@ class Parser {
       fits.push_back(fmt::format("fsdp={}", world / others));
     if (const int64_t others = dims.ranks_per_replica(); world % others == 0)
       fits.push_back(fmt::format("replicate={}", world / others));
-    if (const int64_t others = dims.replicate * dims.fsdp * dims.cp; world % others == 0)
+    if (const int64_t others = dims.replicate * dims.fsdp * dims.cp; world % others == 0 && 8 % (world / others) == 0)
       fits.push_back(fmt::format("tp={}", world / others));
     if (fits.empty()) return fmt::format("each size has to divide {} (divisors: {})", world, divisors(world));
     return fmt::format("{} would fit", fmt::join(fits, " or "));
   }
 
   const std::string& text_;
+  int64_t world_ = 0;
   static constexpr size_t kBuiltIn = 5;
   std::vector<std::string> known_;  // the built-in axes, then own ones
   std::vector<std::pair<std::string, int64_t>> entries_;

@@ -43,14 +43,14 @@ Layout apply(const Layout& layout, const PlanEntry& e, const std::string& name, 
   switch (e.shares) {
     case Shares::kChunks: return layout.with_cut({.axis = e.axis, .dim = e.dim});
     case Shares::kVocabulary:
-      if (ranks != 2 && ranks != 4 && ranks != 8) refuse(name, e, ranks, "is cut on eighths of the vocabulary: 1, 2, 4 and 8 work");
+      if (ranks != 2 && ranks != 4 && ranks != 8) refuse(name, e, ranks, fmt::format("is cut on eighths of the vocabulary; {} can be 1, 2, 4 or 8", e.axis));
       return layout.with_cut({.axis = e.axis, .dim = e.dim, .boundaries = vocabulary_boundaries(length, ranks)});
     case Shares::kContraction: {
-      if (ranks != 2 && ranks != 4 && ranks != 8) refuse(name, e, ranks, "is summed in eighths: 1, 2, 4 and 8 work");
+      if (ranks != 2 && ranks != 4 && ranks != 8) refuse(name, e, ranks, fmt::format("is summed in eighths; {} can be 1, 2, 4 or 8", e.axis));
       if (e.heads > 0) {
         const std::vector<int64_t> fit = sizes_that_work(length, e.heads);
         if (std::find(fit.begin(), fit.end(), ranks) == fit.end())
-          refuse(name, e, ranks, fmt::format("has {} heads, which cannot be shared out whole: {} work", e.heads, fmt::join(fit, ", ")));
+          refuse(name, e, ranks, fmt::format("has {} heads, which cannot be shared out whole; {} can be {}", e.heads, e.axis, fmt::join(fit, ", ")));
       }
       return layout.with_cut({.axis = e.axis, .dim = e.dim, .boundaries = contraction_boundaries(length, ranks)});
     }
@@ -60,7 +60,7 @@ Layout apply(const Layout& layout, const PlanEntry& e, const std::string& name, 
         std::vector<int64_t> fit;
         for (const int64_t n : {1, 2, 4, 8})
           if (e.heads % n == 0 || n % e.heads == 0) fit.push_back(n);
-        refuse(name, e, ranks, fmt::format("has {} key/value heads, and neither divides the other: {} work", e.heads, fmt::join(fit, ", ")));
+        refuse(name, e, ranks, fmt::format("has {} key/value heads, which {} ranks cannot share in equal parts or copies; tp can be {}", e.heads, ranks, fmt::join(fit, ", ")));
       }
       const std::string heads = e.axis + "_heads", copies = e.axis + "_copies";
       Layout split = Layout::replicated(layout.shape(), layout.mesh().unflatten(e.axis, {heads, copies}, {e.heads, ranks / e.heads}));

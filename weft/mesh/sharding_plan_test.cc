@@ -110,9 +110,9 @@ TEST(ShardingPlan, Refusals) {
   const auto place = [&](const char* mesh, const char* name, const Shape& shape) {
     return refusal([&] { (void)place_parameter(plan, parse_parallel_dims(mesh), name, shape); });
   };
-  EXPECT_EQ(place("tp=4", "q", {24, 8}), "tp=4: q has 6 heads, which cannot be shared out whole: 1, 2 work");
-  EXPECT_EQ(place("tp=3", "q", {24, 8}), "tp=3: q is summed in eighths: 1, 2, 4 and 8 work");
-  EXPECT_EQ(place("tp=2", "k", {12, 8}), "tp=2: k has 3 key/value heads, and neither divides the other: 1 work");
+  EXPECT_EQ(place("tp=4", "q", {24, 8}), "tp=4: q has 6 heads, which cannot be shared out whole; tp can be 1, 2");
+  EXPECT_EQ(place("tp=3", "q", {24, 8}), "tp=3: q is summed in eighths; tp can be 1, 2, 4 or 8");
+  EXPECT_EQ(place("tp=2", "k", {12, 8}), "tp=2: k has 3 key/value heads, which 2 ranks cannot share in equal parts or copies; tp can be 1");
   EXPECT_EQ(place("tp=2", "v", {12, 8}), "tp=2: v has no dim 2");
   EXPECT_EQ(place("tp=2", "x", {12, 8}), "the plan says nothing about x on tp: add an entry; there are k, q, v");
   EXPECT_EQ(place("fsdp=2,ep=2", "x", {12, 8}), "none");

@@ -72,7 +72,7 @@ ActorOutput run(CausalLM& model, std::span<const Trajectory* const> trajectories
   }
   if (aux) {
     const AuxLossRouting::Loss total = aux->loss(p.sequence_offsets(), p.own_rows(), model.mesh() ? &model.mesh()->rows : nullptr);
-    out.router_aux = options.router_aux * total.value;
+    out.router_aux = total.value;
     if (total.terms.defined()) {
       roots.push_back(total.terms);
       grads.push_back(at::full({}, options.router_aux, total.terms.options()));

@@ -40,7 +40,7 @@ struct ActorOutput {
   std::vector<int64_t> offsets;  // [rows+1]
   std::vector<float> log_probs;  // [R]
   std::vector<float> entropy;    // [R] when asked for
-  double router_aux = 0;         // the weighted auxiliary loss
+  double router_aux = 0;         // the auxiliary loss before its weight (router_aux.h)
 };
 
 // Forward without gradients.

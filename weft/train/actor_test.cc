@@ -159,7 +159,7 @@ TEST_F(ActorTest, AuxiliaryLossMatchesFiniteDifferences) {
   ActorOptions options;
   options.router_aux = 0.7;
   const auto zero = [](const ActorOutput& o) { return TokenGradients{std::vector<double>(o.log_probs.size(), 0.0), {}}; };
-  auto loss = [&] { return actor_backward(*model_.model, some, options, zero).router_aux; };
+  auto loss = [&] { return options.router_aux * actor_backward(*model_.model, some, options, zero).router_aux; };
   auto choices = [&] {
     std::vector<RoutingTrace> traces;
     ActorOptions record;

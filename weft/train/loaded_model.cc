@@ -77,6 +77,15 @@ LoadedModel create_model(const std::string& dir, DType param_dtype, DType disk_d
   return m;
 }
 
+void check_model_on_mesh(const std::string& path_or_hub_id, const std::vector<Family>& extra_families, const ParallelDims& dims,
+                         const TokenSharing& sharing, const std::vector<std::string>& plan) {
+  const CausalLM model(configure_model(HfConfig::load(resolve_model_path(path_or_hub_id)), extra_families), at::kFloat);
+  check_mesh(model.config(), dims);
+  const std::vector<nn::Parameter*> all = model.parameters();
+  const ShardingPlan whole = plan_of(model.config(), dims, sharing.sequence_parallel, plan, {all.begin(), all.end()});
+  for (const nn::Parameter* p : all) (void)place_parameter(whole, dims, p->name(), p->shape());
+}
+
 BoxReader own_masters(const LoadedModel& m) {
   return [model = m.model.get()](const std::string& name, const Box& box) { return narrow_to(model->find_parameter(name)->master(), box); };
 }

@@ -37,6 +37,10 @@ LoadedModel create_model(const std::string& dir, DType param_dtype, DType disk_d
                          const std::vector<Family>& extra_families = {}, std::shared_ptr<const RankMesh> mesh = nullptr,
                          const std::vector<std::string>& plan = {});
 
+// What load_model would refuse about this mesh, from config.json alone, before any rank starts. UsageError.
+void check_model_on_mesh(const std::string& path_or_hub_id, const std::vector<Family>& extra_families, const ParallelDims& dims,
+                         const TokenSharing& sharing, const std::vector<std::string>& plan);
+
 // Reads the masters of a model that one rank holds.
 BoxReader own_masters(const LoadedModel& m);
 

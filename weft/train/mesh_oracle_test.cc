@@ -104,7 +104,7 @@ TEST(MeshOracle, SizesThatTheModelForbids) {
     return "none";
   };
   EXPECT_EQ(refused("moe", "fsdp=2,oe=2"), "mesh fsdp=2,oe=2: qwen3_moe has no axis \"oe\", which cuts over-encoded embeddings");
-  EXPECT_EQ(refused("moe", "tp=3"), "tp=3: model.embed_tokens.weight is cut on eighths of the vocabulary: 1, 2, 4 and 8 work");
+  EXPECT_EQ(refused("moe", "tp=3"), "tp=3: model.embed_tokens.weight is cut on eighths of the vocabulary; tp can be 1, 2, 4 or 8");
   EXPECT_EQ(refused("over_encoded", "fsdp=2,tp=2,ep=4,oe=2"), "none");
   EXPECT_EQ(refused("dense", "fsdp=2,ep=2"), "none");  // without effect
 }

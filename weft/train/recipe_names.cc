@@ -182,7 +182,7 @@ const std::map<std::string, std::string, std::less<>> kAliases = {
     {"validation.freq", "trainer.test_freq"},
 };
 
-const char kMesh[] = "not built yet: actor.mesh = \"replicate=R,fsdp=F,cp=C,tp=T,ep=E\" is what there is of meshes; the rollout is data-parallel over its ranks";
+const char kMesh[] = "ranks and what they share are actor.mesh = \"replicate=R,fsdp=F,cp=C,tp=T,ep=E\"; the rollout is data-parallel over them, a mesh of its own is not built yet";
 const char kServer[] = "weft serve is not built yet";
 const char kTurns[] = "tools and environments of several turns are not built yet";
 const char kLoss[] = "this loss is not built yet";
@@ -193,6 +193,16 @@ const std::map<std::string, std::string, std::less<>> kNotBuiltYet = {
     {"reference.mesh", kMesh},
     {"parallelism", kMesh},
     {"actor.fsdp_config", kMesh},
+    {"actor.fsdp_size", kMesh},
+    {"actor.tp", kMesh},
+    {"actor.ep", kMesh},
+    {"actor.cp", kMesh},
+    {"actor.tensor_model_parallel_size", kMesh},
+    {"actor.expert_model_parallel_size", kMesh},
+    {"actor.context_parallel_size", kMesh},
+    {"actor.ulysses_sequence_parallel_size", kMesh},
+    {"expert_parallel_size", kMesh},
+    {"tensor_parallel_size", kMesh},
     {"actor_rollout_ref.actor.fsdp_config", kMesh},
     {"actor_rollout_ref.actor.megatron", kMesh},
     {"rollout.tensor_model_parallel_size", kMesh},

@@ -217,7 +217,13 @@ std::vector<std::pair<int64_t, double>> parse_logit_bias(const ConfigTable& tabl
 }
 
 ParallelDims actor_mesh(const Recipe& r, int64_t world) {
-  const ParallelDims dims = parse_parallel_dims(r.actor.mesh, world, {"oe"});  // whether the model has that axis is seen when it is loaded
+  if (r.actor.mesh.find_first_not_of(' ') == std::string::npos) refuse("actor.mesh is empty: fsdp=1 is one rank");
+  ParallelDims dims;
+  try {
+    dims = parse_parallel_dims(r.actor.mesh, world, {"oe"});  // whether the model has that axis is seen when it is loaded
+  } catch (const UsageError& e) {
+    refuse(fmt::format("actor.mesh: {}", e.what()));
+  }
   if (dims.world() > 1 && r.trainer.device != "cpu")
     refuse(fmt::format("actor.mesh = \"{}\" with trainer.device = \"{}\": several ranks need the CPU so far", r.actor.mesh, r.trainer.device));
   return dims;

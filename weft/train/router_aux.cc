@@ -8,10 +8,14 @@
 #include <ATen/ops/softmax.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "weft/nn/moe.h"
 
 namespace weft {
+namespace {
+constexpr int kFractionBits = 40;  // of the fixed point in which terms are added: 2^23 in sum
+}
 
 at::Tensor AuxLossRouting::route(int64_t, const at::Tensor& logits, const kernels::RouterParams& params) {
   logits_.push_back(logits);
@@ -26,6 +30,7 @@ AuxLossRouting::Loss AuxLossRouting::loss(const std::vector<int64_t>& offsets, c
   const int64_t experts = logits_[0].size(1), k = ids_[0].size(1);
   // Of each row its sequence, and experts / length: what its probabilities weigh.
   at::Tensor sequence = at::empty({own, 1}, at::kLong), weight = at::empty({own, 1}, at::kFloat);
+  int64_t sum = 0;
   at::Tensor share_of = at::empty({sequences, 1}, at::kFloat);
   for (int64_t s = 0; s < sequences; ++s)
     share_of.data_ptr<float>()[s] = 1.0f / static_cast<float>(std::max<int64_t>(1, offsets[static_cast<size_t>(s) + 1] - offsets[static_cast<size_t>(s)]));
@@ -41,11 +46,13 @@ AuxLossRouting::Loss AuxLossRouting::loss(const std::vector<int64_t>& offsets, c
     if (ranks && ranks->size() > 1)
       ranks->all_reduce(counts.data_ptr(), counts.data_ptr(), counts.numel(), DType::kF32, ReduceOp::kSum, "router_aux").wait();
     const at::Tensor share = at::index_select(counts.reshape({sequences, experts}) * share_of, 0, sequence.reshape({own}));
-    at::Tensor part = (share * at::softmax(logits_[l], 1) * weight).sum() / static_cast<double>(logits_.size());
+    const at::Tensor terms = share * at::softmax(logits_[l], 1) * weight / static_cast<double>(logits_.size());
+    const at::Tensor part = terms.sum(), host = terms.detach().to(at::kCPU).contiguous();
     out.terms = out.terms.defined() ? out.terms + part : part;
+    for (int64_t i = 0; i < host.numel(); ++i) sum += std::llround(std::ldexp(static_cast<double>(host.data_ptr<float>()[i]), kFractionBits));
   }
-  out.value = out.terms.item<double>();
-  if (ranks && ranks->size() > 1) ranks->all_reduce(&out.value, &out.value, 1, DType::kF64, ReduceOp::kSum, "router_aux").wait();
+  if (ranks && ranks->size() > 1) ranks->all_reduce(&sum, &sum, 1, DType::kI64, ReduceOp::kSum, "router_aux").wait();
+  out.value = std::ldexp(static_cast<double>(sum), -kFractionBits);
   return out;
 }
 

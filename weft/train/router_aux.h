@@ -17,7 +17,7 @@ class AuxLossRouting : public Routing {
  public:
   at::Tensor route(int64_t layer, const at::Tensor& logits, const kernels::RouterParams& params) override;
   struct Loss {
-    double value = 0;  // of the whole micro-batch
+    double value = 0;  // of the whole micro-batch: a multiple of 2^-40, so that sums over micro-batches and ranks have no order
     at::Tensor terms;  // scalar: this rank's rows' share of it, to differentiate; undefined where no MoE layer ran
   };
   // offsets [S+1] of the whole sequences; `rows`: which rows of them were routed here; `ranks` share the rows (null: all are here).

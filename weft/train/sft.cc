@@ -133,7 +133,7 @@ void SftTrainer::step() {
     throw ValueError(fmt::format("the loss of step {} is not finite: nothing was updated", progress_.step + 1));
   const double norm = optimizer_->grad_norm();
   row.set("sft/loss", loss);
-  if (recipe_.actor.router_aux_loss_coef > 0) row.set("sft/router_aux_loss", aux);
+  if (recipe_.actor.router_aux_loss_coef > 0) row.set("sft/router_aux_loss", options.router_aux * aux);
   row.set("actor/grad_norm", norm);
   row.set("actor/lr", optimizer_->update(norm));
   ++progress_.step;
