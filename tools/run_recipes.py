@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Runs every recipe of recipes/algorithms on the shipped model and prints a table: greedy accuracy on held-out prompts before and after.
+"""Runs every recipe of a folder (recipes/algorithms, recipes/meshes) on the shipped model and prints a table: greedy accuracy on held-out prompts before and after.
 Python's standard library only. Exit code 1 where a run fails, or trainer and rollout differ by a bit.
 
-run_algorithms.py WEFT [--steps N] [--out DIR] [--only NAME,NAME]
+run_recipes.py WEFT [--folder recipes/algorithms] [--steps N] [--out DIR] [--only NAME,NAME]
 """
 import argparse
 import json
@@ -23,12 +23,13 @@ def accuracy(row):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("weft")
+    parser.add_argument("--folder", default="recipes/algorithms")
     parser.add_argument("--steps", type=int, default=100)
     parser.add_argument("--out", default="runs/algorithms")
     parser.add_argument("--only", default="")
     args = parser.parse_args()
     weft, out = os.path.abspath(args.weft), os.path.abspath(args.out)
-    folder = os.path.join(ROOT, "recipes", "algorithms")
+    folder = os.path.join(ROOT, args.folder)
     names = [n[:-5] for n in sorted(os.listdir(folder)) if n.endswith(".toml")]
     names.sort(key=lambda n: (n != "grpo", n == "distillation", n))  # the teacher first, its pupil last
     if args.only:
