@@ -40,6 +40,7 @@ inline std::string oracle_model(const std::string& kind) {
   };
   if (kind == "moe") return moe(8, "");
   if (kind == "three_experts") return moe(3, "");
+  if (kind == "many_experts") return moe(300, "");
   if (kind == "over_encoded")
     return moe(8, R"(, "over_encoding": {"ngram_vocab_size_ratio": 3, "emb_neighbor_num": 3, "emb_split_num": 2})");
   return R"({"model_type": "llama", "architectures": ["LlamaForCausalLM"], )" + common + R"("vocab_size": 97, "num_key_value_heads": 4,
@@ -81,6 +82,7 @@ struct OracleOptions {
   bool recompute = false;
   TokenSharing sharing = {};
   std::vector<std::string> plan = {};
+  std::function<void(CausalLM&)> after_backward = {};
 };
 
 // `mesh` null: one rank. `traces` are replayed where given, so that later steps take the same routes whatever the last bits.
@@ -141,6 +143,7 @@ inline OracleRun run_oracle(const OracleOptions& options, const std::shared_ptr<
     result.log_probs = ranks.gather_tokens(share, list, result.log_probs);
     result.entropy = ranks.gather_tokens(share, list, result.entropy);
     for (nn::Parameter* p : model.parameters()) result.grads[p->name()] = whole(*p, p->mutable_grad());
+    if (options.after_backward) options.after_backward(model);
     result.norm = optimizer.grad_norm();
     if (mesh) {
       EXPECT_NEAR(gradient_norm(model.parameters(), 2, *mesh), result.norm, 1e-9 * result.norm);
