@@ -73,7 +73,7 @@ TEST(MeshFailures, RecordedRoutesAreOneRanks) {
         const DataParallel ranks(mesh);
         std::vector<Trajectory> rows = oracle_rows(53);
         std::vector<const Trajectory*> list;
-        for (Trajectory& t : rows) t.rollout_log_probs.resize(t.response_ids.size()), list.push_back(&t);
+        for (const Trajectory& t : rows) list.push_back(&t);
         const std::vector<RoutingTrace> all = ranks.gather_traces(ranks.share(list, options.max_tokens), list, ours.traces[0]);
         static std::mutex mutex;
         const std::lock_guard lock(mutex);

@@ -58,6 +58,9 @@ inline std::vector<Trajectory> oracle_rows(int64_t vocab, int count = 5) {
     for (int64_t j = 0; j < prompt + response; ++j)
       (j < prompt ? t.prompt_ids : t.response_ids).push_back(static_cast<int32_t>(rng.below(static_cast<uint64_t>(j), static_cast<uint64_t>(vocab))));
     t.temperature = i % 2 ? 0.7 : 1.0;
+    t.rollout_log_probs.resize(t.response_ids.size());
+    t.response_mask.assign(t.response_ids.size(), 1);
+    t.finish_reason = "length";
     rows.push_back(std::move(t));
   }
   return rows;
