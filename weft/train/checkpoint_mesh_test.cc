@@ -112,7 +112,7 @@ class CheckpointMeshTest : public RunTest {
   static std::map<std::string, std::string> files_below(const std::string& dir) {
     std::map<std::string, std::string> out;
     for (const auto& entry : fs::recursive_directory_iterator(dir))
-      if (entry.is_regular_file()) out[fs::relative(entry.path(), dir).string()] = read_bytes(entry.path().string());
+      if (entry.is_regular_file()) out[fs::relative(entry.path(), dir).string()] = read_text_file(entry.path().string());
     return out;
   }
   static int64_t tensor_bytes(const std::string& dir) {
