@@ -2,6 +2,8 @@
 
 #include <xxhash.h>
 
+#include <algorithm>
+#include <array>
 #include <cstring>
 
 #include "weft/base/error.h"
@@ -11,13 +13,29 @@
 namespace weft {
 namespace {
 
+// Elements are multiplied by keys and summed: one multiplication each, as every byte that is saved passes here. Keys are odd, so that no
+// change of one element is lost, and random: a table for the place in a block, and a word of the block.
+constexpr int64_t kBlock = 1024;
+constexpr std::array<uint64_t, kBlock> kKeys = [] {
+  std::array<uint64_t, kBlock> keys{};
+  for (size_t i = 0; i < keys.size(); ++i) keys[i] = mix64((i + 1) * kGoldenGamma) | 1;
+  return keys;
+}();
+constexpr uint64_t key_of_block(int64_t block) { return hash_combine(1, static_cast<uint64_t>(block)) & ~uint64_t{1}; }
+
 template <typename Bits>
 uint64_t sum_of_hashes(const std::byte* at, int64_t count, int64_t first) {
-  uint64_t sum = 0, key = (static_cast<uint64_t>(first) + 1) * kGoldenGamma;
-  for (int64_t i = 0; i < count; ++i, key += kGoldenGamma) {
-    Bits bits;
-    std::memcpy(&bits, at + i * static_cast<int64_t>(sizeof(Bits)), sizeof(Bits));
-    sum += mix64(key ^ bits);
+  uint64_t sum = 0;
+  for (int64_t done = 0; done < count;) {
+    const int64_t place = (first + done) % kBlock, n = std::min(count - done, kBlock - place);
+    const uint64_t block = key_of_block((first + done) / kBlock);
+    const uint64_t* keys = kKeys.data() + place;
+    for (int64_t i = 0; i < n; ++i, at += sizeof(Bits)) {
+      Bits bits;
+      std::memcpy(&bits, at, sizeof(Bits));
+      sum += (keys[i] ^ block) * bits;
+    }
+    done += n;
   }
   return sum;
 }

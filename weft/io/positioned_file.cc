@@ -45,7 +45,6 @@ void create_positioned_file(const std::string& path, std::string_view start, int
   if (size > 0 && ::fallocate(file.fd, 0, 0, size) != 0 && (errno == ENOSPC || errno == EDQUOT || errno == EFBIG))
     throw_file_failure(path, "take the space", errno);
   write_at(file.fd, path, 0, std::as_bytes(std::span(start)));
-  if (::fsync(file.fd) != 0) throw_file_failure(path, "sync", errno);
   close_checked(&file.fd, path);
 }
 

@@ -12,7 +12,7 @@
 namespace weft {
 
 // A new file of `size` bytes that begins with `start`; the rest is zero. Where the file system can it takes the space now, so that a full
-// disk is known before anyone writes. The caller removes it after an error.
+// disk is known before anyone writes. Not synced: whoever makes it final does that. The caller removes it after an error.
 void create_positioned_file(const std::string& path, std::string_view start, int64_t size);
 
 // A writer's hand on it. Not shared by threads: each opens its own.
