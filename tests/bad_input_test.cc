@@ -335,7 +335,7 @@ TEST_F(BadInput, CheckpointThatLatestNamesIsDamaged) {
   const std::string state = dir_.file("runs/r/checkpoints/global_step_1/state/");
   fs::resize_file(state + "optimizer.safetensors", 100);
   expect_error(train({"trainer.total_training_steps=2"}), kExitFailed, {"optimizer.safetensors"});
-  fs::remove(state + "progress.json");
+  fs::remove(dir_.file("runs/r/checkpoints/global_step_1/manifest.json"));
   expect_error(train({"trainer.total_training_steps=2"}), kExitFailed, {"global_step_1", "not complete"});
   expect_error(train({"trainer.resume_mode=resume_path", "trainer.resume_from_path=" + dir_.file("nowhere")}), kExitFailed,
                {"nowhere"});
