@@ -85,17 +85,19 @@ TEST_F(CheckpointKilled, AtTwentyMomentsTheNewestCompleteCheckpointLoads) {
   ASSERT_GT(of_one.size(), 20u);
   std::vector<std::pair<int, int64_t>> moments;
   std::set<std::string> kinds;
-  int64_t manifest = 0;
-  while (of_zero[static_cast<size_t>(manifest)].find("manifest.json") == std::string::npos) ++manifest;
   const auto spread = [&](int rank, int64_t from, int64_t to, int64_t n) {
     for (int64_t i = 0; i < n; ++i) moments.emplace_back(rank, 1 + from + i * (to - from - 1) / (n - 1));
   };
   const int64_t zero = static_cast<int64_t>(of_zero.size()), one = static_cast<int64_t>(of_one.size());
-  int64_t pruned = zero;
-  while (of_zero[static_cast<size_t>(pruned - 1)].starts_with("unlink")) --pruned;
-  spread(0, 0, manifest, 5);
-  spread(0, manifest + 1, pruned, 7);
-  spread(0, pruned, zero, 3);
+  int64_t manifest = 0, renamed = 0, pruned = 0;
+  while (of_zero[static_cast<size_t>(manifest)].find("/manifest.json") == std::string::npos) ++manifest;
+  while (!of_zero[static_cast<size_t>(renamed)].ends_with("/global_step_3")) ++renamed;  // the directory gets its name
+  while (!of_zero[static_cast<size_t>(pruned)].ends_with(".tmp-removed")) ++pruned;
+  ASSERT_TRUE(manifest < renamed && renamed + 5 < pruned) << manifest << " " << renamed << " " << pruned;
+  spread(0, 0, manifest, 4);
+  spread(0, manifest, renamed + 1, 3);
+  spread(0, renamed + 1, pruned, 6);
+  spread(0, pruned, zero, 2);
   spread(1, 0, one, 5);
   ASSERT_EQ(moments.size(), 20u);
 
@@ -107,12 +109,7 @@ TEST_F(CheckpointKilled, AtTwentyMomentsTheNewestCompleteCheckpointLoads) {
     ASSERT_EQ(static_cast<int64_t>(calls.size()), n) << "rank " << rank;
     SCOPED_TRACE(fmt::format("rank {} killed at call {}: {}", rank, n, calls.back()));
     const int64_t now = newest_complete("parts");
-    EXPECT_TRUE(now == step || now == step + 1) << now;
-    if (rank == 1 || n <= manifest) {
-      EXPECT_EQ(now, step) << "not yet";
-    } else if (n > pruned) {
-      EXPECT_EQ(now, step + 1) << "already";
-    }
+    EXPECT_EQ(now, rank == 1 || n <= renamed + 1 ? step : step + 1);
     committed += now == step + 1;
     step = now;
     LoadedModel model = load_model(tiny_model(), DType::kF32);
@@ -120,8 +117,7 @@ TEST_F(CheckpointKilled, AtTwentyMomentsTheNewestCompleteCheckpointLoads) {
     EXPECT_EQ(load_checkpoint(run_file("parts", fmt::format("checkpoints/global_step_{}", now)), "train", model, optimizer).step, now);
     kinds.insert(calls.back().substr(0, calls.back().find(' ')));
   }
-  EXPECT_GE(committed, 3);
-  EXPECT_LE(committed, 17);
+  EXPECT_EQ(committed, 8);
   EXPECT_GE(kinds.size(), 4u) << "moments of several kinds";
   // What all of this led to is what a run that was left alone has; nothing is left behind.
   train(Ranks::kProcesses, "parts", step + 1, kEachStep);

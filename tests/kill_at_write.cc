@@ -42,8 +42,9 @@ bool counts(const char* what, const std::string& path) {
   static std::mutex mutex;
   if (!here || path.find("/checkpoints/") == std::string::npos) return false;
   const std::lock_guard lock(mutex);
-  const bool writes = std::strcmp(what, "unlink") != 0;
-  if (n == 0 && !(writes && path.find(".tmp-") != std::string::npos)) return false;
+  const size_t step = path.find("/global_step_");
+  const bool of_a_save = step != std::string::npos && path.find(".tmp-", step) != std::string::npos && std::strcmp(what, "unlink") != 0;
+  if (n == 0 && !of_a_save) return false;
   ++n;
   if (FILE* log = std::fopen(std::getenv("WEFT_KILL_LOG"), "a")) {
     std::fprintf(log, "%s %s\n", what, path.c_str());
