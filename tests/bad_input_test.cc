@@ -11,6 +11,7 @@
 #include "weft/cli/weft.h"
 #include "weft/io/safetensors.h"
 #include "weft/train/test_runs.h"
+#include "weft/train/train_state.h"
 
 namespace weft {
 namespace {
@@ -92,6 +93,21 @@ class BadInput : public testing::Test {
 
   TemporaryDirectory dir_;
 };
+
+TEST_F(BadInput, InspectFindsADamagedByteOfACheckpoint) {
+  LoadedModel m = load_model(model(), DType::kF32);
+  const Optimizer optimizer(m.model->parameters(), OptimRecipe{}, 10);
+  save_checkpoint(dir_.file("checkpoints"), m, optimizer, {}, 0);
+  const std::string dir = dir_.file("checkpoints/global_step_0"), file = dir + "/huggingface/model.safetensors";
+  const Result good = run({"inspect", dir});
+  EXPECT_EQ(good.code, kExitDone) << good.error;
+  EXPECT_NE(good.out.find("sizes and hashes are those of manifest.json"), std::string::npos) << good.out;
+  EXPECT_NE(good.out.find("qwen3_moe"), std::string::npos) << good.out;
+  std::string bytes = read_bytes(file);
+  bytes.back() = static_cast<char>(bytes.back() ^ 1);
+  std::ofstream(file, std::ios::binary) << bytes;
+  expect_error(run({"inspect", dir}), kExitFailed, {file, "is damaged"});
+}
 
 TEST_F(BadInput, TheRecipeOfTheseTestsRuns) {
   const Result r = train();
@@ -319,7 +335,7 @@ TEST_F(BadInput, CheckpointThatLatestNamesIsDamaged) {
   const std::string state = dir_.file("runs/r/checkpoints/global_step_1/state/");
   fs::resize_file(state + "optimizer.safetensors", 100);
   expect_error(train({"trainer.total_training_steps=2"}), kExitFailed, {"optimizer.safetensors"});
-  fs::remove(state + "progress.json");
+  fs::remove(dir_.file("runs/r/checkpoints/global_step_1/manifest.json"));
   expect_error(train({"trainer.total_training_steps=2"}), kExitFailed, {"global_step_1", "not complete"});
   expect_error(train({"trainer.resume_mode=resume_path", "trainer.resume_from_path=" + dir_.file("nowhere")}), kExitFailed,
                {"nowhere"});

@@ -20,15 +20,17 @@ inline std::vector<Ranks> all_kinds() {
 // A job under way.
 class Job {
  public:
-  Job(Ranks ranks, std::vector<std::string> words) {
+  Job(Ranks ranks, const std::vector<std::string>& words) : Job(command(ranks, words)) {}
+  // Any command, such as an mpirun of ranks that are not alike.
+  explicit Job(std::vector<std::string> argv) {
     SubprocessOptions options;
     options.stderr_lines = 400;
-    if (ranks == Ranks::kProcesses)
-      options.argv = {WEFT_MPIRUN, "--allow-run-as-root", "--oversubscribe", "--quiet", "--bind-to", "none", "-n", "2"};
-    options.argv.push_back(WEFT_PROGRAM);
-    options.argv.insert(options.argv.end(), words.begin(), words.end());
+    options.argv = std::move(argv);
     began_ = real_clock().now();
     program_ = std::make_unique<Subprocess>(options);
+  }
+  static std::vector<std::string> mpirun() {
+    return {WEFT_MPIRUN, "--allow-run-as-root", "--oversubscribe", "--quiet", "--bind-to", "none"};
   }
   // Of the program, or of mpirun.
   pid_t pid() const { return static_cast<pid_t>(program_->pid()); }
@@ -56,6 +58,13 @@ class Job {
   double seconds() const { return seconds_; }
 
  private:
+  static std::vector<std::string> command(Ranks ranks, const std::vector<std::string>& words) {
+    std::vector<std::string> argv = ranks == Ranks::kProcesses ? mpirun() : std::vector<std::string>();
+    if (ranks == Ranks::kProcesses) argv.insert(argv.end(), {"-n", "2"});
+    argv.push_back(WEFT_PROGRAM);
+    argv.insert(argv.end(), words.begin(), words.end());
+    return argv;
+  }
   PipeStatus take(double seconds) {
     std::string line;
     const PipeStatus status = program_->read_line(&line, seconds);
@@ -97,11 +106,14 @@ class JobTest : public RunTest {
     ::setenv("WEFT_TEST_BAD", (how + ":" + prompt).c_str(), 1);
   }
 
-  Job start(Ranks ranks, const std::string& run, int64_t steps, const std::vector<std::string>& more = {}) const {
+  std::vector<std::string> words(const std::string& run, int64_t steps, const std::vector<std::string>& more = {}) const {
     std::vector<std::string> words = {"train", dir_.file("r.toml"), "actor.mesh=fsdp=2", "trainer.run_name=" + run,
                                       fmt::format("trainer.total_training_steps={}", steps)};
     words.insert(words.end(), more.begin(), more.end());
-    return Job(ranks, words);
+    return words;
+  }
+  Job start(Ranks ranks, const std::string& run, int64_t steps, const std::vector<std::string>& more = {}) const {
+    return Job(ranks, words(run, steps, more));
   }
   // To its end, with success.
   void train(Ranks ranks, const std::string& run, int64_t steps, const std::vector<std::string>& more = {}) const {

@@ -2,24 +2,15 @@
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/core/Tensor.h>
-#include <ATen/ops/empty.h>
 #include <ATen/ops/equal.h>
 
-#include <cstring>
 #include <map>
 
 #include "weft/base/error.h"
+#include "weft/io/atomic_file.h"
 
 namespace weft {
 namespace {
-
-at::ScalarType scalar_type(DType dtype) {
-  switch (dtype) {
-    case DType::kF32: return at::kFloat;
-    case DType::kBF16: return at::kBFloat16;
-    default: return at::kHalf;
-  }
-}
 
 // At most ten names, then a count.
 std::string list(const std::vector<std::string>& names) {
@@ -27,20 +18,6 @@ std::string list(const std::vector<std::string>& names) {
   for (size_t i = 0; i < names.size() && i < 10; ++i) out += (i ? ", " : "") + names[i];
   if (names.size() > 10) out += fmt::format(" and {} more", names.size() - 10);
   return out;
-}
-
-// Copies the box from `from`, the first element of dim d's slice, to `to`; returns where the next element goes.
-std::byte* copy_box(const std::byte* from, std::byte* to, int64_t item, const std::vector<int64_t>& shape, const Box& box, size_t d) {
-  int64_t inner = item;
-  bool whole = true;  // the dims below, so that slices of this one lie side by side
-  for (size_t i = d + 1; i < shape.size(); ++i) inner *= shape[i], whole = whole && box.size[i] == shape[i];
-  if (d == shape.size() || whole) {
-    const int64_t bytes = d == shape.size() ? item : box.size[d] * inner, skip = d == shape.size() ? 0 : box.offset[d] * inner;
-    std::memcpy(to, from + skip, static_cast<size_t>(bytes));
-    return to + bytes;
-  }
-  for (int64_t i = 0; i < box.size[d]; ++i) to = copy_box(from + (box.offset[d] + i) * inner, to, item, shape, box, d + 1);
-  return to;
 }
 
 // What is wrong with a tensor on disk; empty: nothing.
@@ -74,43 +51,8 @@ void check_disk(const Checkpoint& disk, const std::map<std::string, const Weight
 
 }  // namespace
 
-ParameterPart whole_parameter(const at::Tensor& master) {
-  const std::vector<int64_t> shape = master.sizes().vec(), zero(shape.size(), 0);
-  return {master, {{{zero, shape}, zero}}};
-}
-
-at::Tensor read_box(std::span<const std::byte> bytes, DType dtype, const std::vector<int64_t>& shape, const Box& box) {
-  at::Tensor raw = at::empty(box.size, scalar_type(dtype));  // foreign files need not align their tensors
-  if (raw.numel() > 0) copy_box(bytes.data(), static_cast<std::byte*>(raw.data_ptr()), dtype_bytes(dtype), shape, box, 0);
-  return raw.to(at::kFloat);
-}
-
-at::Tensor narrow_to(const at::Tensor& t, const Box& box) {
-  at::Tensor out = t;
-  for (size_t d = 0; d < box.size.size(); ++d) out = out.narrow(static_cast<int64_t>(d), box.offset[d], box.size[d]);
-  return out;
-}
-
-namespace {
-
-// Where a rank's part and a tensor on disk meet: the piece of the part, and its box of the tensor on disk (shaped as e.box).
-void for_each_piece(const ParameterPart& part, const WeightEntry& e, const std::function<void(const at::Tensor&, const Box&)>& fn) {
-  for (const LocalBox& mine : part.boxes) {
-    const Box shared = intersect(e.box, mine.box);
-    if (shared.numel() == 0) continue;
-    Box here{mine.local_offset, shared.size}, on_disk{{}, shared.size};
-    for (size_t d = 0; d < shared.size.size(); ++d) {
-      here.offset[d] += shared.offset[d] - mine.box.offset[d];
-      on_disk.offset.push_back(shared.offset[d] - e.box.offset[d]);
-    }
-    fn(narrow_to(part.local, here), on_disk);
-  }
-}
-
-}  // namespace
-
 DiskManifest load_hf_weights(const Checkpoint& disk, const std::vector<WeightEntry>& entries,
-                             const std::optional<WeightEntry>& tied_head, const PartByName& part) {
+                             const std::optional<WeightEntry>& tied_head, const PartByName& part, int64_t* bytes_read) {
   at::NoGradGuard guard;
   std::map<std::string, const WeightEntry*> by_name;
   for (const WeightEntry& e : entries) by_name[e.name] = &e;
@@ -121,9 +63,8 @@ DiskManifest load_hf_weights(const Checkpoint& disk, const std::vector<WeightEnt
     const auto it = by_name.find(t.name);
     if (it == by_name.end()) continue;
     const WeightEntry& e = *it->second;
-    for_each_piece(part(e.parameter), e, [&](const at::Tensor& there, const Box& on_disk) {
-      there.copy_(read_box(disk.bytes(t.name), t.dtype, e.box.size, on_disk));
-    });
+    const int64_t read = read_part(disk.bytes(t.name), t.dtype, e, part(e.parameter));
+    if (bytes_read) *bytes_read += read;
   }
   if (tied_head && disk.contains(tied_head->name)) {
     for_each_piece(part(tied_head->parameter), *tied_head, [&](const at::Tensor& there, const Box& on_disk) {
@@ -143,22 +84,26 @@ DiskManifest fresh_manifest(const std::vector<WeightEntry>& entries, DType dtype
   return manifest;
 }
 
-void save_hf_weights(const std::string& dir, const DiskManifest& manifest, const std::vector<WeightEntry>& entries,
-                     const std::optional<WeightEntry>& tied_head, const BoxReader& read, int64_t max_shard_bytes) {
+std::vector<TensorFile> plan_hf_weights(const std::string& dir, const DiskManifest& manifest, const std::vector<WeightEntry>& entries,
+                                        const std::optional<WeightEntry>& tied_head, std::string* index, int64_t max_shard_bytes) {
   std::map<std::string, const WeightEntry*> by_name;
   for (const WeightEntry& e : entries) by_name[e.name] = &e;
   if (tied_head) by_name.emplace(tied_head->name, &*tied_head);
-  std::vector<TensorToSave> tensors;
+  std::vector<StoredTensor> tensors;
   for (const DiskTensor& d : manifest) {
     WEFT_CHECK(by_name.count(d.name), "the manifest names {}, the model does not", d.name);
-    const WeightEntry* e = by_name.at(d.name);
-    tensors.push_back({d.name, d.dtype, e->shape, [e, d, &read](const TensorToSave::Write& write) {
-                         at::NoGradGuard guard;
-                         at::Tensor t = read(e->parameter, e->box).to(at::kCPU).to(scalar_type(d.dtype)).contiguous();
-                         write({static_cast<const std::byte*>(t.data_ptr()), static_cast<size_t>(t.numel() * dtype_bytes(d.dtype))});
-                       }});
+    tensors.push_back({*by_name.at(d.name), d.dtype});
   }
-  save_sharded_safetensors(dir, tensors, max_shard_bytes);
+  return plan_sharded_tensor_files(dir, tensors, max_shard_bytes, index);
+}
+
+void save_hf_weights(const std::string& dir, const DiskManifest& manifest, const std::vector<WeightEntry>& entries,
+                     const std::optional<WeightEntry>& tied_head, const PartByName& part, int64_t max_shard_bytes) {
+  std::string index;
+  const std::vector<TensorFile> files = plan_hf_weights("", manifest, entries, tied_head, &index, max_shard_bytes);
+  create_tensor_files(dir, files);
+  write_parts(dir, files, [&](const WeightEntry& e) { return part(e.parameter); });
+  if (!index.empty()) write_file_atomically(dir + "/" + kSafetensorsIndex, index);
 }
 
 }  // namespace weft

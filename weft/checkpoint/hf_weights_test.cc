@@ -35,9 +35,6 @@ struct Masters {
   PartByName get() {
     return [this](const std::string& name) { return whole_parameter(tensors.at(name)); };
   }
-  BoxReader read() {
-    return [this](const std::string& name, const Box& box) { return narrow_to(tensors.at(name), box); };
-  }
 };
 
 // Values of element i: exact in every dtype here.
@@ -149,7 +146,7 @@ TEST(HfWeights, SavesTheSameBytesInOneFileOrInShards) {
   const DiskManifest manifest = load_hf_weights(before, kEntries, {}, m.get());
   for (const int64_t shard : {int64_t{1} << 30, int64_t{40}, int64_t{1}}) {
     TemporaryDirectory out;
-    save_hf_weights(out.path(), manifest, kEntries, {}, m.read(), shard);
+    save_hf_weights(out.path(), manifest, kEntries, {}, m.get(), shard);
     const Checkpoint after(out.path());
     EXPECT_EQ(after.files().size() > 1, shard <= 40) << shard;
     ASSERT_EQ(after.tensors().size(), before.tensors().size());
@@ -168,7 +165,7 @@ TEST(HfWeights, SavingRoundsToTheManifestsDtype) {
   Masters m;
   for (auto& [name, t] : m.tensors) t.fill_(1.0f + 0x1p-12f);
   TemporaryDirectory out;
-  save_hf_weights(out.path(), fresh_manifest(kEntries, DType::kBF16), kEntries, {}, m.read());
+  save_hf_weights(out.path(), fresh_manifest(kEntries, DType::kBF16), kEntries, {}, m.get());
   Masters again;
   load_hf_weights(Checkpoint(out.path()), kEntries, {}, again.get());
   for (const auto& [name, t] : again.tensors) EXPECT_TRUE(at::equal(t, at::ones_like(t))) << name;
@@ -224,7 +221,7 @@ TEST(HfWeights, ARedundantTiedHeadMustEqualTheTable) {
   const DiskManifest manifest = load_hf_weights(equal.write(), kEntries, kHead, m.get());
   EXPECT_EQ(manifest.size(), kEntries.size() + 1);
   TemporaryDirectory out;  // and it is written back
-  save_hf_weights(out.path(), manifest, kEntries, kHead, m.read());
+  save_hf_weights(out.path(), manifest, kEntries, kHead, m.get());
   EXPECT_TRUE(Checkpoint(out.path()).contains("head.weight"));
 
   Disk unequal;
@@ -241,7 +238,7 @@ TEST(HfWeights, ARedundantTiedHeadMustEqualTheTable) {
 TEST(HfWeights, AManifestOfAnotherModelIsOurBug) {
   Masters m;
   TemporaryDirectory out;
-  EXPECT_THROW(save_hf_weights(out.path(), {{"unknown", DType::kF32}}, kEntries, {}, m.read()), InternalError);
+  EXPECT_THROW(save_hf_weights(out.path(), {{"unknown", DType::kF32}}, kEntries, {}, m.get()), InternalError);
 }
 
 }  // namespace

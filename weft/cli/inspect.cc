@@ -6,7 +6,9 @@
 #include <sstream>
 
 #include "weft/base/error.h"
+#include "weft/checkpoint/manifest.h"
 #include "weft/cli/command.h"
+#include "weft/io/atomic_file.h"
 #include "weft/io/checkpoint_files.h"
 #include "weft/io/hf_config.h"
 #include "weft/io/hub_cache.h"
@@ -47,11 +49,22 @@ void print_mesh(const CausalLM& model, const std::string& text, const std::strin
                            static_cast<double>(least->second) / 1e6, least->first, static_cast<double>(most->second) / 1e6, most->first);
 }
 
+// The weights' directory: of a run's checkpoint, every byte of which is held to its manifest first, the one in it.
+std::string weights_directory(const std::string& given) {
+  const std::string path = given + "/" + kManifestName;
+  if (!std::filesystem::exists(path)) return resolve_model_path(given);
+  const CheckpointManifest manifest = parse_manifest(read_text_file(path), path);
+  const int64_t bytes = check_everything(manifest, given);
+  std::cout << fmt::format("{}: {} files, {:.1f} MB, sizes and hashes are those of {}\n", given, manifest.files.size(), static_cast<double>(bytes) / 1e6,
+                           kManifestName);
+  return given + "/huggingface";
+}
+
 }  // namespace
 
 Command inspect_command() {
   return {"inspect",
-          "What a checkpoint is: family, shapes, parameters, tensors on disk.",
+          "What a checkpoint is: family, shapes, parameters, tensors on disk. Of a run's global_step_N also whether a byte of it has changed.",
           "DIR",
           {{"--tensors", "", "list every tensor with dtype, shape and file"},
            {"--mesh", "MESH", "what each rank would hold of every parameter, and why it is cut there: fsdp=4,tp=2,ep=8; needs config.json only"},
@@ -61,7 +74,7 @@ Command inspect_command() {
           1,
           1,
           [](const Arguments& args, const Registry& registry) -> int {
-            const std::string dir = resolve_model_path(args.positional[0]);
+            const std::string dir = weights_directory(args.positional[0]);
             const HfConfig hf = HfConfig::load(dir);
             const ModelConfig c = configure_model(hf, registry.families);
             const CausalLM model(c, at::kFloat);

@@ -9,8 +9,10 @@
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
+#include <random>
 
 #include "weft/base/error.h"
+#include "weft/io/file_failure.h"
 
 namespace weft {
 namespace {
@@ -20,23 +22,6 @@ namespace fs = std::filesystem;
 // Small writes are gathered: a tensor file holds thousands of short rows.
 constexpr size_t kBufferBytes = size_t{1} << 20;
 
-const char* advice_for(int error) {
-  switch (error) {
-    case ENOSPC: return "free space on this disk or choose another output directory";
-    case EDQUOT: return "the disk quota is used up: free space or choose another output directory";
-    case EFBIG: return "the file is larger than this file system or `ulimit -f` allows";
-    case EACCES:
-    case EPERM:
-    case EROFS: return "choose a directory that you may write to";
-    case ENOENT: return "create the directory first";
-    default: return "check the disk and choose another output directory if it persists";
-  }
-}
-
-[[noreturn]] void throw_system(const std::string& path, const char* action, int error) {
-  throw SystemError(fmt::format("{}: cannot {}: {}; {}", path, action, std::strerror(error), advice_for(error)));
-}
-
 std::string unique_suffix() {
   static std::atomic<int64_t> counter{0};
   return fmt::format(".tmp-{}-{}", ::getpid(), counter.fetch_add(1));
@@ -44,12 +29,12 @@ std::string unique_suffix() {
 
 void sync_path(const std::string& path, int flags) {
   const int fd = ::open(path.c_str(), flags | O_CLOEXEC);
-  if (fd < 0) throw_system(path, "open for sync", errno);
+  if (fd < 0) throw_file_failure(path, "open for sync", errno);
   const int result = ::fsync(fd);
   const int error = errno;
   ::close(fd);
   // Some network and overlay file systems do not sync directories at all and say EINVAL.
-  if (result != 0 && !(error == EINVAL && (flags & O_DIRECTORY) != 0)) throw_system(path, "sync", error);
+  if (result != 0 && !(error == EINVAL && (flags & O_DIRECTORY) != 0)) throw_file_failure(path, "sync", error);
 }
 
 std::string parent_of(const std::string& path) {
@@ -66,7 +51,7 @@ std::string without_trailing_slash(std::string path) {
 
 AtomicFile::AtomicFile(std::string path) : path_(std::move(path)), temporary_(path_ + unique_suffix()) {
   fd_ = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-  if (fd_ < 0) throw_system(path_, "create", errno);
+  if (fd_ < 0) throw_file_failure(path_, "create", errno);
   buffer_.reserve(kBufferBytes);
 }
 
@@ -80,7 +65,7 @@ void AtomicFile::fail(const char* action, int error) {
   ::close(fd_);
   fd_ = -1;
   ::unlink(temporary_.c_str());
-  throw_system(path_, action, error);
+  throw_file_failure(path_, action, error);
 }
 
 void AtomicFile::write(std::span<const std::byte> bytes) {
@@ -123,13 +108,13 @@ void AtomicFile::commit() {
     const int error = errno;
     fd_ = -1;
     ::unlink(temporary_.c_str());
-    throw_system(path_, "close", error);
+    throw_file_failure(path_, "close", error);
   }
   fd_ = -1;
   if (::rename(temporary_.c_str(), path_.c_str()) != 0) {
     const int error = errno;
     ::unlink(temporary_.c_str());
-    throw_system(path_, "rename the finished file to this name", error);
+    throw_file_failure(path_, "rename the finished file to this name", error);
   }
   sync_path(parent_of(path_), O_RDONLY | O_DIRECTORY);
 }
@@ -171,15 +156,15 @@ std::string read_text_file(const std::string& path, int64_t max_bytes) {
 }
 
 AtomicDirectory::AtomicDirectory(std::string path, bool replace)
-    : path_(without_trailing_slash(std::move(path))), temporary_(fmt::format("{}.tmp-{}", path_, ::getpid())), replace_(replace) {
+    : path_(without_trailing_slash(std::move(path))),
+      temporary_(fmt::format("{}.tmp-{:08x}{:08x}", path_, std::random_device()(), std::random_device()())),
+      replace_(replace) {
   std::error_code code;
   if (!replace && fs::exists(path_, code)) {
     throw SystemError(fmt::format("{}: already exists; remove it or choose another output directory", path_));
   }
-  // Our process id, so what is there was left by a dead process that had the same one.
-  fs::remove_all(temporary_, code);
   fs::create_directories(temporary_, code);
-  if (code) throw_system(path_, "create the directory", code.value());
+  if (code) throw_file_failure(path_, "create the directory", code.value());
 }
 
 AtomicDirectory::~AtomicDirectory() {
@@ -196,13 +181,19 @@ void AtomicDirectory::commit() {
     if (entry.is_directory()) sync_path(entry.path().string(), O_RDONLY | O_DIRECTORY);
   }
   sync_path(temporary_, O_RDONLY | O_DIRECTORY);
-  const std::string aside = fmt::format("{}.old-{}", path_, ::getpid());
   const bool had_old = replace_ && fs::exists(path_);
-  if (had_old && ::rename(path_.c_str(), aside.c_str()) != 0) throw_system(path_, "move the old directory aside", errno);
-  if (::rename(temporary_.c_str(), path_.c_str()) != 0) {
-    const int error = errno;
-    if (had_old) (void)::rename(aside.c_str(), path_.c_str());
-    throw_system(path_, "rename the finished directory to this name", error);
+  // One step where the file system can exchange two names; else the old one is aside for a moment.
+  const bool exchanged = had_old && ::renameat2(AT_FDCWD, temporary_.c_str(), AT_FDCWD, path_.c_str(), RENAME_EXCHANGE) == 0;
+  const std::string aside = exchanged ? temporary_ : path_ + ".old";
+  if (!exchanged) {
+    std::error_code code;
+    if (had_old) fs::remove_all(aside, code);
+    if (had_old && ::rename(path_.c_str(), aside.c_str()) != 0) throw_file_failure(path_, "move the old directory aside", errno);
+    if (::rename(temporary_.c_str(), path_.c_str()) != 0) {
+      const int error = errno;
+      if (had_old) (void)::rename(aside.c_str(), path_.c_str());
+      throw_file_failure(path_, "rename the finished directory to this name", error);
+    }
   }
   done_ = true;
   sync_path(parent_of(path_), O_RDONLY | O_DIRECTORY);

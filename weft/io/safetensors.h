@@ -53,6 +53,40 @@ class SafetensorsFile {
   std::map<std::string, std::string> metadata_;
 };
 
+using Metadata = std::map<std::string, std::string>;
+inline const Metadata kPytorchMetadata = {{"format", "pt"}};
+inline constexpr const char* kSafetensorsIndex = "model.safetensors.index.json";
+
+// ---- Where everything goes, before anything is written
+
+struct TensorShape {
+  std::string name;
+  DType dtype = DType::kF32;
+  std::vector<int64_t> shape;
+  int64_t num_bytes() const;
+};
+
+struct SafetensorsPlan {
+  std::string file;                 // its name
+  std::string header;               // what it begins with, padded to 8 bytes
+  std::vector<TensorInfo> tensors;  // in the order of the file, with their places in it
+  int64_t size = 0;                 // of the file [bytes]
+};
+
+// Tensors lie in the order given. Where that would leave a tensor unaligned for its dtype (PyTorch refuses to view those), wider dtypes go
+// first, order kept within a width.
+SafetensorsPlan plan_safetensors(const std::string& file, const std::vector<TensorShape>& tensors, const Metadata& metadata = kPytorchMetadata);
+
+// model.safetensors, or where the sum exceeds max_shard_bytes, model-0000i-of-0000n.safetensors and model.safetensors.index.json. Tensors
+// stay in order; a tensor larger than max_shard_bytes gets a shard of its own.
+struct ShardedPlan {
+  std::vector<SafetensorsPlan> files;
+  std::string index;  // text of kSafetensorsIndex; empty: one file without
+};
+ShardedPlan plan_sharded_safetensors(const std::vector<TensorShape>& tensors, int64_t max_shard_bytes, const Metadata& metadata = kPytorchMetadata);
+
+// ---- Written by one process, in order
+
 // One tensor to write. `produce` is called once, in order, and hands its bytes to `write` in any number of pieces; their sum
 // must be the size that dtype and shape say (our bug otherwise).
 struct TensorToSave {
@@ -62,22 +96,14 @@ struct TensorToSave {
   std::vector<int64_t> shape;
   std::function<void(const Write&)> produce;
 
-  int64_t num_bytes() const;
   // `bytes` must stay alive until the file is written.
   static TensorToSave from_bytes(std::string name, DType dtype, std::vector<int64_t> shape, std::span<const std::byte> bytes);
 };
 
-using Metadata = std::map<std::string, std::string>;
-inline const Metadata kPytorchMetadata = {{"format", "pt"}};
+// Writes one file atomically, as plan_safetensors says.
+void save_safetensors(const std::string& path, const std::vector<TensorToSave>& tensors, const Metadata& metadata = kPytorchMetadata);
 
-// Writes one file atomically, tensors in the order given, header padded to 8 bytes. Where that order would leave a tensor
-// unaligned for its dtype (PyTorch refuses to view those), wider dtypes go first, order kept within a width.
-void save_safetensors(const std::string& path, const std::vector<TensorToSave>& tensors,
-                      const Metadata& metadata = kPytorchMetadata);
-
-// Writes DIR/model.safetensors, or where the sum exceeds max_shard_bytes, DIR/model-0000i-of-0000n.safetensors and
-// DIR/model.safetensors.index.json. Tensors stay in order; a tensor larger than max_shard_bytes gets a shard of its own.
-// DIR must exist and hold no weights. Returns the file names written.
+// Writes what plan_sharded_safetensors says into DIR, which must exist and hold no weights. Returns the file names written.
 std::vector<std::string> save_sharded_safetensors(const std::string& dir, const std::vector<TensorToSave>& tensors,
                                                   int64_t max_shard_bytes, const Metadata& metadata = kPytorchMetadata);
 

@@ -86,17 +86,13 @@ void check_model_on_mesh(const std::string& path_or_hub_id, const std::vector<Fa
   for (const nn::Parameter* p : all) (void)place_parameter(whole, dims, p->name(), p->shape());
 }
 
-BoxReader own_masters(const LoadedModel& m) {
-  return [model = m.model.get()](const std::string& name, const Box& box) { return narrow_to(model->find_parameter(name)->master(), box); };
-}
-
 std::unique_ptr<CausalLM> empty_model_like(const LoadedModel& m) {
   auto model = std::make_unique<CausalLM>(m.model->config(), m.model->param_dtype());
   model->materialize(at::kCPU);
   return model;
 }
 
-void save_model(const LoadedModel& m, const std::string& dir, const BoxReader& read) {
+void save_model_files(const LoadedModel& m, const std::string& dir) {
   static constexpr const char* kCopied[] = {"generation_config.json", "tokenizer.json",      "tokenizer_config.json", "special_tokens_map.json",
                                             "chat_template.jinja",    "added_tokens.json",   "vocab.json",            "merges.txt",
                                             "tokenizer.model"};
@@ -105,7 +101,12 @@ void save_model(const LoadedModel& m, const std::string& dir, const BoxReader& r
   if (fs::exists(fs::path(m.dir) / "additional_chat_templates"))
     fs::copy(fs::path(m.dir) / "additional_chat_templates", fs::path(dir) / "additional_chat_templates", fs::copy_options::recursive);
   write_file_atomically((fs::path(dir) / "config.json").string(), m.hf.raw_json);
-  save_hf_weights(dir, m.manifest, m.entries, m.tied_head, read);
+}
+
+void save_model(const LoadedModel& m, const std::string& dir) {
+  WEFT_CHECK(!m.mesh, "save_model of a part");
+  save_model_files(m, dir);
+  save_hf_weights(dir, m.manifest, m.entries, m.tied_head, [&](const std::string& name) { return whole_parameter(m.model->find_parameter(name)->master()); });
 }
 
 }  // namespace weft

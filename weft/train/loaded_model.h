@@ -41,14 +41,13 @@ LoadedModel create_model(const std::string& dir, DType param_dtype, DType disk_d
 void check_model_on_mesh(const std::string& path_or_hub_id, const std::vector<Family>& extra_families, const ParallelDims& dims,
                          const TokenSharing& sharing, const std::vector<std::string>& plan);
 
-// Reads the masters of a model that one rank holds.
-BoxReader own_masters(const LoadedModel& m);
-
 // A model of the same kind, whole, in memory and without values: what another engine's weights are copied into.
 std::unique_ptr<CausalLM> empty_model_like(const LoadedModel& m);
 
-// Writes a complete Hugging Face directory: weights, config.json, generation_config.json, tokenizer and chat template files copied from
-// `m.dir`. `dir` exists and is empty. `read` gives the masters' boxes.
-void save_model(const LoadedModel& m, const std::string& dir, const BoxReader& read);
+// What a Hugging Face directory has beside its weights: config.json, and generation_config.json, tokenizer and chat template files copied
+// from `m.dir`. `dir` exists and is empty.
+void save_model_files(const LoadedModel& m, const std::string& dir);
+// The complete directory, of a model that one rank holds.
+void save_model(const LoadedModel& m, const std::string& dir);
 
 }  // namespace weft

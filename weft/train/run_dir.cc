@@ -16,6 +16,7 @@
 #include "weft/io/atomic_file.h"
 #include "weft/io/json_file.h"
 #include "weft/train/report.h"
+#include "weft/train/train_state.h"
 
 namespace weft {
 namespace {
@@ -24,15 +25,6 @@ namespace fs = std::filesystem;
 
 bool wants(const Recipe& recipe, const std::string& logger) {
   return std::find(recipe.trainer.logger.begin(), recipe.trainer.logger.end(), logger) != recipe.trainer.logger.end();
-}
-
-// What a save that was killed left: global_step_N.tmp-PID.
-void remove_unfinished_checkpoints(const std::string& dir) {
-  if (!fs::exists(dir)) return;
-  std::vector<fs::path> left;
-  for (const auto& entry : fs::directory_iterator(dir))
-    if (entry.path().filename().string().find(".tmp-") != std::string::npos) left.push_back(entry.path());
-  for (const fs::path& p : left) fs::remove_all(p);
 }
 
 // Recipes print all keys in one order, a line each.
@@ -57,7 +49,7 @@ RunDir::RunDir(const Recipe& recipe, std::optional<int64_t> resume_step) : path_
     throw UsageError(fmt::format("another process is running in {}: wait for it, or give this run another trainer.run_name", path_));
   }
   fs::create_directories(fs::path(path_) / "samples");
-  remove_unfinished_checkpoints(path_ + "/checkpoints");
+  clean_checkpoints(path_ + "/checkpoints");
   if (resume_step && fs::exists(path_ + "/recipe.toml")) tell_changes(read_text_file(path_ + "/recipe.toml"), print_recipe(recipe));
   write_file_atomically(path_ + "/recipe.toml", print_recipe(recipe));
   MetricsLogOptions options;

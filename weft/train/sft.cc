@@ -63,7 +63,7 @@ SftTrainer::SftTrainer(Recipe recipe, const Registry& registry, std::shared_ptr<
 
 void SftTrainer::run() {
   std::optional<std::string> from;
-  if (recipe_.trainer.resume_mode == "auto") from = latest_checkpoint(checkpoints());
+  if (recipe_.trainer.resume_mode == "auto") from = latest_checkpoint(checkpoints(), model_.mesh.get());
   else if (recipe_.trainer.resume_mode == "resume_path") from = recipe_.trainer.resume_from_path;
   if (from) {
     progress_ = load_checkpoint(*from, "sft", model_, *optimizer_);

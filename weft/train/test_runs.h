@@ -66,7 +66,7 @@ inline void write_tiny_model(const std::string& dir, const std::function<void(nl
     p->updated();
   }
   fs::create_directories(dir);
-  save_model(m, dir, own_masters(m));
+  save_model(m, dir);
 }
 
 // One for all tests of a program; tests never write into it.

@@ -1,78 +1,25 @@
+// Saving. Loading: train_state_load.cc.
 #include "weft/train/train_state.h"
 
-#include <ATen/core/grad_mode.h>
-#include <ATen/core/Tensor.h>
-#include <ATen/ops/empty.h>
-
 #include <algorithm>
-#include <cstring>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "weft/base/error.h"
+#include "weft/base/log.h"
+#include "weft/checkpoint/manifest.h"
+#include "weft/checkpoint/rank_agreement.h"
 #include "weft/io/atomic_file.h"
-#include "weft/io/json_file.h"
+#include "weft/io/content_hash.h"
 #include "weft/io/safetensors.h"
-#include "weft/parallel/fully_shard.h"
-#include "weft/parallel/shard_reader.h"
+#include "weft/train/checkpoint_dir.h"
+#include "weft/train/run_tensors.h"
 
 namespace weft {
 namespace {
 
 namespace fs = std::filesystem;
 using nlohmann::json;
-
-constexpr int kFormat = 1;
-
-const std::string kMaster = "master/", kFirstMoment = "m/", kSecondMoment = "v/";
-
-// Whole tensors and boxes of the run's state for the rank that writes: out of its own memory, or gathered from the mesh.
-class StateReader {
- public:
-  StateReader(const LoadedModel& model, const Optimizer& optimizer) {
-    const auto add = [&](const std::string& name, const nn::Parameter& p, const at::Tensor& t) {
-      tensors_[name] = t;
-      if (model.mesh) sources_[name] = {t, layout_of(p, *model.mesh)};
-    };
-    for (const nn::Parameter* p : model.model->parameters()) add(kMaster + p->name(), *p, p->master());
-    for (const Optimizer::Slot& s : optimizer.slots()) {
-      add(kFirstMoment + s.parameter->name(), *s.parameter, s.m);
-      add(kSecondMoment + s.parameter->name(), *s.parameter, s.v);
-    }
-    if (model.mesh) shards_ = std::make_unique<ShardReader>(std::move(sources_), model.mesh);
-  }
-  // On the ranks that do not write: until the one that does has finished. False there and then.
-  bool writes(const LoadedModel& model) {
-    if (!model.mesh || model.mesh->rank() == 0) return true;
-    shards_->serve();
-    return false;
-  }
-  at::Tensor read(const std::string& name, const Box& box) { return shards_ ? shards_->read(name, box) : narrow_to(tensors_.at(name), box); }
-  TensorToSave to_save(const std::string& name, const std::string& on_disk, const std::vector<int64_t>& shape) {
-    return {on_disk, DType::kF32, shape, [this, name, shape](const TensorToSave::Write& write) {
-              const at::Tensor host = read(name, {std::vector<int64_t>(shape.size(), 0), shape}).to(at::kCPU).contiguous();
-              write({static_cast<const std::byte*>(host.data_ptr()), static_cast<size_t>(host.numel()) * sizeof(float)});
-            }};
-  }
-  void finish() {
-    if (shards_) shards_->finish();
-  }
-
- private:
-  std::map<std::string, at::Tensor> tensors_;
-  std::map<std::string, ShardReader::Source> sources_;
-  std::unique_ptr<ShardReader> shards_;
-};
-
-// This rank's part of a tensor of p's shape.
-void read_into(const SafetensorsFile& file, const std::string& name, const nn::Parameter& p, const at::Tensor& local) {
-  const TensorInfo& info = file.tensor(name);
-  if (info.dtype != DType::kF32 || info.shape != p.shape())
-    throw FileError(file.path(), name, "does not fit the model: was the recipe's model changed since this checkpoint?");
-  at::NoGradGuard guard;
-  for (const LocalBox& part : local_boxes(p))
-    narrow_to(local, {part.local_offset, part.box.size}).copy_(read_box(file.bytes(info), info.dtype, info.shape, part.box));
-}
 
 // Ragged rows as one flat tensor; the lengths are those of the responses.
 void add_rows(const std::string& name, const std::vector<std::vector<float>>& rows, std::vector<TensorToSave>& out) {
@@ -84,62 +31,8 @@ void add_rows(const std::string& name, const std::vector<std::vector<float>>& ro
                  }});
 }
 
-std::vector<std::vector<float>> get_rows(const SafetensorsFile& file, const std::string& name, const std::vector<Trajectory>& trajectories) {
-  if (!file.find(name)) return {};
-  const auto bytes = file.bytes(name);
-  std::vector<float> flat(bytes.size() / sizeof(float));
-  if (!bytes.empty()) std::memcpy(flat.data(), bytes.data(), flat.size() * sizeof(float));
-  std::vector<std::vector<float>> rows;
-  size_t at = 0;
-  for (const Trajectory& t : trajectories) {
-    if (at + t.response_ids.size() > flat.size()) throw FileError(file.path(), name, "is shorter than the responses");
-    rows.emplace_back(flat.begin() + static_cast<std::ptrdiff_t>(at), flat.begin() + static_cast<std::ptrdiff_t>(at + t.response_ids.size()));
-    at += t.response_ids.size();
-  }
-  return rows;
-}
-
-int64_t step_of(const std::string& directory) {
-  constexpr std::string_view kPrefix = "global_step_";
-  if (!directory.starts_with(kPrefix)) return -1;
-  const std::string digits = directory.substr(kPrefix.size());
-  if (digits.empty() || digits.size() > 18 || digits.find_first_not_of("0123456789") != std::string::npos) return -1;
-  return std::stoll(digits);
-}
-
-void prune(const std::string& dir, int64_t max_keep) {
-  if (max_keep < 1) return;
-  std::vector<std::pair<int64_t, fs::path>> found;
-  for (const auto& entry : fs::directory_iterator(dir))
-    if (const int64_t step = step_of(entry.path().filename().string()); step >= 0) found.emplace_back(step, entry.path());
-  std::sort(found.begin(), found.end());
-  for (size_t i = 0; i + static_cast<size_t>(max_keep) < found.size(); ++i) fs::remove_all(found[i].second);
-}
-
-}  // namespace
-
-void save_checkpoint(const std::string& checkpoints_dir, const LoadedModel& model, const Optimizer& optimizer,
-                     const TrainProgress& progress, int64_t max_keep) {
-  StateReader reader(model, optimizer);
-  if (!reader.writes(model)) return;
-  fs::create_directories(checkpoints_dir);
-  const std::string name = fmt::format("global_step_{}", progress.step);
-  AtomicDirectory directory((fs::path(checkpoints_dir) / name).string(), /*replace=*/true);
-  const fs::path root = directory.temporary_path(), state = root / "state";
-  fs::create_directories(root / "huggingface");
-  fs::create_directories(state);
-  save_model(model, (root / "huggingface").string(), [&](const std::string& parameter, const Box& box) { return reader.read(kMaster + parameter, box); });
-
-  std::vector<TensorToSave> masters, moments;
-  for (const nn::Parameter* p : model.model->parameters()) masters.push_back(reader.to_save(kMaster + p->name(), p->name(), p->shape()));
-  for (const Optimizer::Slot& s : optimizer.slots())
-    for (const std::string& moment : {kFirstMoment, kSecondMoment})
-      moments.push_back(reader.to_save(moment + s.parameter->name(), moment + s.parameter->name(), s.parameter->shape()));
-  save_safetensors((state / "master.safetensors").string(), masters);
-  save_safetensors((state / "optimizer.safetensors").string(), moments);
-  reader.finish();
-
-  json j = {{"format", kFormat},
+void write_progress(const fs::path& state, const TrainProgress& progress) {
+  json j = {{"format", kCheckpointFormat},
             {"command", progress.command},
             {"step", progress.step},
             {"updates", progress.updates},
@@ -157,65 +50,87 @@ void save_checkpoint(const std::string& checkpoints_dir, const LoadedModel& mode
     save_safetensors((state / "step.safetensors").string(), rows);
   }
   write_file_atomically((state / "progress.json").string(), j.dump(2) + "\n");
-  directory.commit();
-  write_file_atomically((fs::path(checkpoints_dir) / "latest").string(), name + "\n");
-  prune(checkpoints_dir, max_keep);
 }
 
-std::optional<std::string> latest_checkpoint(const std::string& checkpoints_dir) {
-  const fs::path latest = fs::path(checkpoints_dir) / "latest";
-  if (!fs::exists(latest)) return std::nullopt;
-  std::string name = read_text_file(latest.string(), 4096);
-  while (!name.empty() && (name.back() == '\n' || name.back() == ' ')) name.pop_back();
-  if (step_of(name) < 0) throw FileError(latest.string(), "", fmt::format("names '{}', expected global_step_N", name));
-  const fs::path directory = fs::path(checkpoints_dir) / name;
-  if (!fs::exists(directory / "state" / "progress.json"))
-    throw FileError(directory.string(), "", "has no state/progress.json: the checkpoint is not complete; point `latest` at another one");
-  return directory.string();
-}
-
-TrainProgress load_checkpoint(const std::string& checkpoint_dir, const std::string& command, const LoadedModel& model, Optimizer& optimizer) {
-  const fs::path state = fs::path(checkpoint_dir) / "state";
-  const SafetensorsFile masters((state / "master.safetensors").string()), moments((state / "optimizer.safetensors").string());
-  for (nn::Parameter* p : model.model->parameters()) {
-    read_into(masters, p->name(), *p, p->master());
-    p->updated();
+// Each rank its parts, or rank 0 everything, a tensor at a time, while the others serve it.
+WrittenParts write_tensors(const std::string& root, const std::vector<TensorFile>& files, const RunTensors& tensors, bool by_all, bool main) {
+  if (by_all) return write_parts(root, files, [&](const WeightEntry& e) { return tensors.to_write(e.parameter); });
+  WrittenParts none;
+  for (const TensorFile& f : files) none.hashes.resize(none.hashes.size() + f.tensors.size());
+  const auto reader = tensors.reader();
+  if (!main) {
+    reader->serve();
+    return none;
   }
-  for (const Optimizer::Slot& s : optimizer.slots()) {
-    read_into(moments, kFirstMoment + s.parameter->name(), *s.parameter, s.m);
-    read_into(moments, kSecondMoment + s.parameter->name(), *s.parameter, s.v);
-  }
-  const std::string path = (state / "progress.json").string();
-  TrainProgress p;
+  WrittenParts all;
   try {
-    const json j = json::parse(read_text_file(path));
-    if (j.at("format").get<int>() != kFormat) throw FileError(path, "format", fmt::format("{} is not {}", j.at("format").dump(), kFormat));
-    p.command = j.value("command", "");
-    p.step = j.at("step").get<int64_t>();
-    p.updates = j.at("updates").get<int64_t>();
-    p.weight_version = j.at("weight_version").get<int64_t>();
-    p.cursor = {j.at("cursor").at("epoch").get<int64_t>(), j.at("cursor").at("position").get<int64_t>()};
-    p.dataset_fingerprint = j.at("dataset_fingerprint").get<uint64_t>();
-    p.values = j.at("values").get<std::map<std::string, double>>();
-    if (j.contains("under_way")) {
-      StepUnderWay u;
-      u.updates_done = j.at("under_way").at("updates_done").get<int64_t>();
-      u.sums = j.at("under_way").at("sums").get<std::map<std::string, double>>();
-      u.trajectories = load_trajectories((state / "trajectories.bin").string());
-      const SafetensorsFile rows((state / "step.safetensors").string());
-      u.old_log_probs = get_rows(rows, "old_log_probs", u.trajectories);
-      u.ref_log_probs = get_rows(rows, "ref_log_probs", u.trajectories);
-      p.under_way = std::move(u);
-    }
-  } catch (const json::exception& e) {
-    throw FileError(path, "", e.what());
+    all = write_parts(root, files, [&](const WeightEntry& e) {
+      return ParameterPart{reader->read(e.parameter, e.box), {{e.box, std::vector<int64_t>(e.box.size.size(), 0)}}};
+    });
+  } catch (const PeerLostError&) {
+    throw;
+  } catch (...) {
+    reader->finish();
+    throw;
   }
-  if (p.command != command)
-    throw UsageError(fmt::format("{} is a checkpoint of weft {}: weft {} starts from its huggingface/ folder (model.path), under another "
-                                 "trainer.run_name or with trainer.resume_mode = \"disable\"",
-                                 checkpoint_dir, p.command, command));
-  optimizer.set_updates(p.updates);
-  return p;
+  reader->finish();
+  return all;
+}
+
+// The commit. What comes before is found by nobody; a crash between the renames is made good by latest.next (checkpoint_dir.h).
+void commit_checkpoint(const std::string& checkpoints_dir, const std::string& name, AtomicDirectory& directory, const CheckpointManifest& manifest) {
+  const fs::path dir(checkpoints_dir);
+  const std::string text = manifest_text(manifest);
+  write_file_atomically((fs::path(directory.temporary_path()) / kManifestName).string(), text);
+  write_file_atomically((dir / kLatestNext).string(), name + " " + hash_text(hash_bytes(text)) + "\n");
+  directory.commit();
+  write_file_atomically((dir / kLatest).string(), name + "\n");
+  fs::remove(dir / kLatestNext);
+}
+
+}  // namespace
+
+void save_checkpoint(const std::string& checkpoints_dir, const LoadedModel& model, const Optimizer& optimizer,
+                     const TrainProgress& progress, int64_t max_keep, CheckpointIo* io) {
+  const Communicator* world = model.mesh ? &model.mesh->world : nullptr;
+  const bool main = !world || world->rank() == 0;
+  const RunTensors tensors(model, optimizer);
+  std::string index;
+  std::vector<TensorFile> files = tensors.hf_files(&index);
+  for (TensorFile& f : tensors.state_files()) files.push_back(std::move(f));
+
+  const std::string name = fmt::format("global_step_{}", progress.step);
+  std::optional<AtomicDirectory> directory;  // rank 0's
+  together(world, [&] {
+    if (!main) return;
+    fs::create_directories(checkpoints_dir);
+    directory.emplace((fs::path(checkpoints_dir) / name).string(), /*replace=*/true);
+    const fs::path root = directory->temporary_path();
+    fs::create_directories(root / "huggingface");
+    fs::create_directories(root / "state");
+    save_model_files(model, (root / "huggingface").string());
+    if (!index.empty()) write_file_atomically((root / "huggingface" / kSafetensorsIndex).string(), index);
+    create_tensor_files(root.string(), files);
+  });
+  // Each rank looks below its own path: the name is new, so whoever finds it sees rank 0's directory.
+  const std::string temporary = broadcast_text(world, main ? fs::path(directory->temporary_path()).filename().string() : "");
+  const std::string root = (fs::path(checkpoints_dir) / temporary).string();
+  const bool by_all = seen_by_all(world, root);
+  if (main && !by_all) log_warn("{} is not seen by all ranks: rank 0 writes for them", checkpoints_dir);
+
+  WrittenParts written;
+  together(world, [&] { written = write_tensors(root, files, tensors, by_all, main); });
+  const std::vector<uint64_t> hashes = sum_over_ranks(world, written.hashes);
+  together(world, [&] {
+    if (!main) return;
+    write_progress(fs::path(root) / "state", progress);
+    CheckpointManifest manifest;
+    add_tensor_files(manifest, files, hashes);
+    add_other_files(manifest, root);
+    commit_checkpoint(checkpoints_dir, name, *directory, manifest);
+    prune_checkpoints(checkpoints_dir, max_keep);
+  });
+  if (io) *io = {written.bytes, by_all};
 }
 
 }  // namespace weft

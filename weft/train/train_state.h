@@ -1,6 +1,10 @@
 #pragma once
-// Checkpoints of a run: runs/NAME/checkpoints/global_step_N/{huggingface/, state/}, made whole or not at all, and `latest`, written
-// last. state/ holds what a bit-equal resume needs: fp32 masters, optimizer moments, progress, and the step that was under way.
+// Checkpoints of a run: runs/NAME/checkpoints/global_step_N/{huggingface/, state/, manifest.json}, made whole or not at all, and `latest`,
+// written last. state/ holds what a bit-equal resume needs: fp32 masters, optimizer moments, progress, and the step that was under way.
+//
+// All functions but clean_checkpoints are collective over the model's mesh. Each rank writes its parts and reads its parts, out of a
+// directory that all see; where they do not (which is found out each time), rank 0 writes and reads for the others, one tensor at a time.
+// An error of one rank is thrown on all.
 
 #include <cstdint>
 #include <map>
@@ -35,16 +39,27 @@ struct TrainProgress {
   std::optional<StepUnderWay> under_way;
 };
 
-// `step_name`: the N of global_step_N. Keeps the newest max_keep checkpoints (< 1: all). An existing directory of that step is replaced.
-// Collective where the model is sharded: rank 0 writes, one tensor in memory at a time.
+// Tensor bytes of the files that this rank wrote or read.
+struct CheckpointIo {
+  int64_t bytes = 0;
+  bool by_all_ranks = true;  // false: by rank 0 for the others
+};
+
+// Keeps the newest max_keep checkpoints (< 1: all). An existing directory of that step is replaced. Errors leave what was there before.
+// Beside the tensors of the run a rank holds one piece of at most 4 MiB.
 void save_checkpoint(const std::string& checkpoints_dir, const LoadedModel& model, const Optimizer& optimizer,
-                     const TrainProgress& progress, int64_t max_keep);
+                     const TrainProgress& progress, int64_t max_keep, CheckpointIo* io = nullptr);
 
-// The directory that `latest` names, or nullopt where there is none. FileError where it names what is not complete.
-std::optional<std::string> latest_checkpoint(const std::string& checkpoints_dir);
+// The newest complete checkpoint, of which `latest` tells rank 0; nullopt where there is none. FileError where it names what is not complete.
+std::optional<std::string> latest_checkpoint(const std::string& checkpoints_dir, const RankMesh* mesh = nullptr);
 
-// Restores masters, moments and progress into a model and optimizer built the same way, on any mesh: each rank reads its parts. FileError for what does not fit.
+// Restores masters, moments and progress into a model and optimizer built the same way, on any mesh. Sizes of all files and hashes of
+// what is read are checked; checkpoints of format 1 have none. FileError for what is damaged or does not fit the model.
 // `command`: who asks, "train" or "sft".
-TrainProgress load_checkpoint(const std::string& checkpoint_dir, const std::string& command, const LoadedModel& model, Optimizer& optimizer);
+TrainProgress load_checkpoint(const std::string& checkpoint_dir, const std::string& command, const LoadedModel& model, Optimizer& optimizer,
+                              CheckpointIo* io = nullptr);
+
+// After a save that was killed: finishes what was complete, removes what was not. One process, while no other saves.
+void clean_checkpoints(const std::string& checkpoints_dir);
 
 }  // namespace weft

@@ -96,7 +96,7 @@ TEST_F(TrainStateTest, PruningKeepsTheNewestByNumberAndLeavesOtherNames) {
 TEST_F(TrainStateTest, LatestThatNamesNothingCompleteIsAnError) {
   EXPECT_EQ(latest_checkpoint(dir), std::nullopt);
   save(3);
-  fs::remove(dir + "/global_step_3/state/progress.json");
+  fs::remove(dir + "/global_step_3/manifest.json");
   EXPECT_NE(message_of<FileError>([&] { latest_checkpoint(dir); }).find("not complete"), std::string::npos);
   for (const char* name : {"../../etc", "global_step_", "global_step_-1", "global_step_99999999999999999999"}) {
     std::ofstream(dir + "/latest") << name << "\n";

@@ -158,7 +158,7 @@ ActorOptions Trainer::actor_options(bool replay) const {
 
 bool Trainer::resume() {
   std::optional<std::string> from;
-  if (recipe_.trainer.resume_mode == "auto") from = latest_checkpoint(checkpoints());
+  if (recipe_.trainer.resume_mode == "auto") from = latest_checkpoint(checkpoints(), mesh_.get());
   else if (recipe_.trainer.resume_mode == "resume_path") from = recipe_.trainer.resume_from_path;
   if (from) {
     progress_ = load_checkpoint(*from, kCommand, *actor_, *optimizer_);

@@ -1,0 +1,106 @@
+#include "weft/train/checkpoint_dir.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <sstream>
+#include <vector>
+
+#include "weft/base/error.h"
+#include "weft/checkpoint/manifest.h"
+#include "weft/checkpoint/rank_agreement.h"
+#include "weft/io/atomic_file.h"
+#include "weft/io/content_hash.h"
+#include "weft/train/train_state.h"
+
+namespace weft {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kAside = ".old";
+
+int64_t step_of(const std::string& directory) {
+  constexpr std::string_view kPrefix = "global_step_";
+  if (!directory.starts_with(kPrefix)) return -1;
+  const std::string digits = directory.substr(kPrefix.size());
+  if (digits.empty() || digits.size() > 18 || digits.find_first_not_of("0123456789") != std::string::npos) return -1;
+  return std::stoll(digits);
+}
+
+// Of latest.next, if the save that wrote it came as far as the rename.
+std::optional<std::string> renamed_checkpoint(const fs::path& dir) {
+  if (!fs::exists(dir / kLatestNext)) return std::nullopt;
+  std::istringstream in(read_text_file((dir / kLatestNext).string(), 4096));
+  std::string name, hash;
+  in >> name >> hash;
+  const fs::path manifest = dir / name / kManifestName;
+  if (step_of(name) < 0 || !fs::exists(manifest) || hash_text(hash_file(manifest.string())) != hash) return std::nullopt;
+  return name;
+}
+
+}  // namespace
+
+bool is_complete_checkpoint(const std::string& dir) {
+  const fs::path path(dir), progress = path / "state" / "progress.json";
+  if (fs::exists(path / kManifestName)) return true;
+  if (!fs::exists(progress)) return false;
+  const auto j = nlohmann::json::parse(read_text_file(progress.string()), nullptr, /*allow_exceptions=*/false);
+  return j.is_object() && j.value("format", nlohmann::json()) == kFormatWithoutManifest;
+}
+
+std::optional<std::string> newest_checkpoint(const std::string& checkpoints_dir) {
+  const fs::path dir(checkpoints_dir), latest = dir / kLatest;
+  if (auto name = renamed_checkpoint(dir)) return name;
+  if (!fs::exists(latest)) return std::nullopt;
+  std::string name = read_text_file(latest.string(), 4096);
+  while (!name.empty() && (name.back() == '\n' || name.back() == ' ')) name.pop_back();
+  if (step_of(name) < 0) throw FileError(latest.string(), "", fmt::format("names '{}', expected global_step_N", name));
+  if (!fs::exists(dir / name) && fs::exists(dir / (name + kAside))) name += kAside;
+  if (!is_complete_checkpoint((dir / name).string()))
+    throw FileError((dir / name).string(), "", "has no manifest.json: the checkpoint is not complete; point `latest` at another one");
+  return name;
+}
+
+void prune_checkpoints(const std::string& checkpoints_dir, int64_t max_keep) {
+  if (max_keep < 1) return;
+  std::vector<std::pair<int64_t, fs::path>> found;
+  for (const auto& entry : fs::directory_iterator(checkpoints_dir))
+    if (const int64_t step = step_of(entry.path().filename().string()); step >= 0) found.emplace_back(step, entry.path());
+  std::sort(found.begin(), found.end());
+  for (size_t i = 0; i + static_cast<size_t>(max_keep) < found.size(); ++i) {
+    const fs::path out = found[i].second.string() + ".tmp-removed";
+    fs::remove_all(out);
+    fs::rename(found[i].second, out);
+    fs::remove_all(out);
+  }
+}
+
+std::optional<std::string> latest_checkpoint(const std::string& checkpoints_dir, const RankMesh* mesh) {
+  const Communicator* world = mesh ? &mesh->world : nullptr;
+  std::string name;
+  together(world, [&] {
+    if (!world || world->rank() == 0) name = newest_checkpoint(checkpoints_dir).value_or("");
+  });
+  name = broadcast_text(world, std::move(name));
+  if (name.empty()) return std::nullopt;
+  return (fs::path(checkpoints_dir) / name).string();
+}
+
+void clean_checkpoints(const std::string& checkpoints_dir) {
+  const fs::path dir(checkpoints_dir);
+  if (!fs::exists(dir)) return;
+  if (const auto name = renamed_checkpoint(dir)) write_file_atomically((dir / kLatest).string(), *name + "\n");
+  fs::remove(dir / kLatestNext);
+  std::vector<fs::path> found;
+  for (const auto& entry : fs::directory_iterator(dir)) found.push_back(entry.path());
+  for (const fs::path& p : found) {
+    const std::string name = p.filename().string();
+    if (name.find(".tmp-") != std::string::npos) fs::remove_all(p);
+    if (!name.ends_with(kAside) || step_of(p.stem().string()) < 0) continue;
+    if (fs::exists(dir / p.stem())) fs::remove_all(p);
+    else fs::rename(p, dir / p.stem());
+  }
+}
+
+}  // namespace weft

@@ -1,0 +1,25 @@
+#pragma once
+// The names below a run's checkpoints/: global_step_N, `latest`, and what a save leaves on its way. One process, no communication.
+//
+// A save makes global_step_N.tmp-RANDOM, then latest.next ("global_step_N HASH", the hash of its manifest.json), renames the directory,
+// writes `latest` and removes latest.next. So when it is killed the newest complete checkpoint is known: the one of latest.next if the
+// directory has that manifest, else that of `latest`. Where a file system cannot exchange two names, a replaced directory is
+// global_step_N.old for a moment.
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+namespace weft {
+
+inline constexpr int kCheckpointFormat = 2, kFormatWithoutManifest = 1;  // of progress.json
+inline constexpr const char *kLatest = "latest", *kLatestNext = "latest.next";
+
+// It has a manifest, or is of format 1.
+bool is_complete_checkpoint(const std::string& dir);
+// The directory's name, nullopt where there is none. FileError as latest_checkpoint.
+std::optional<std::string> newest_checkpoint(const std::string& checkpoints_dir);
+// Keeps the newest by number (max_keep < 1: all). A directory goes at once or not at all.
+void prune_checkpoints(const std::string& checkpoints_dir, int64_t max_keep);
+
+}  // namespace weft
