@@ -4,6 +4,9 @@
 #include "weft/base/error.h"
 #include "weft/base/threads.h"
 #include "weft/cli/command.h"
+#include "weft/comm/launch.h"
+#include "weft/mesh/parallel_dims.h"
+#include "weft/mesh/token_sharing.h"
 #include "weft/train/check.h"
 
 namespace weft {
@@ -15,7 +18,10 @@ Command check_command() {
           {{"--golden", "FILE", "the golden; default: DIR/golden.safetensors"},
            {"--param-dtype", "DTYPE", "float32 (default) or bfloat16"},
            {"--all", "", "list every gradient"},
-           {"--threads", "N", "threads; default: all cores"},
+           {"--mesh", "MESH", "on these ranks, threads or the processes of mpirun: fsdp=2,tp=2,ep=4"},
+           {"--sequence-parallel", "", "with --mesh: as actor.sequence_parallel"},
+           {"--cp-split", "NAME", "with --mesh: zigzag (default) or contiguous"},
+           {"--threads", "N", "threads of a rank; default: all cores, or a rank's share of them"},
            {"--device", "NAME", "cpu (default) or cuda"}},
           "weft check path/to/checkpoint",
           1,
@@ -24,12 +30,30 @@ Command check_command() {
             set_num_threads(static_cast<int>(args.get_int("--threads", 0)));
             const auto dtype = parse_dtype(args.get("--param-dtype", "float32"));
             if (!dtype) throw UsageError(fmt::format("--param-dtype {}: expected float32 or bfloat16", args.get("--param-dtype")));
-            LoadedModel m = load_model(args.positional[0], dtype, args.get("--device", "cpu"), registry.families);
             CheckOptions options;
             if (*dtype == DType::kBF16) options = bf16_check_options();
-            const std::string golden = args.get("--golden", (std::filesystem::path(m.dir) / "golden.safetensors").string());
-            const CheckReport report = check_model(m, golden, options);
-            std::cout << report.table(args.has("--all"));
+            const auto check = [&](std::shared_ptr<const RankMesh> mesh) {
+              LoadedModel m = load_model(args.positional[0], dtype, args.get("--device", "cpu"), registry.families, mesh);
+              return check_model(m, args.get("--golden", (std::filesystem::path(m.dir) / "golden.safetensors").string()), options);
+            };
+            CheckReport report;
+            bool main = true;
+            if (args.has("--mesh")) {
+              const LaunchWorld launched = launch_world();
+              const ParallelDims dims = parse_parallel_dims(args.get("--mesh"), launched.mpi ? launched.size : 0, {"oe"});
+              const TokenSharing sharing{parse_context_split(args.get("--cp-split", "zigzag"), "--cp-split"), args.has("--sequence-parallel")};
+              check_model_on_mesh(args.positional[0], registry.families, dims, sharing, {});
+              CommOptions comm;
+              comm.threads_per_rank = static_cast<int>(args.get_int("--threads", 0));
+              run_ranks(static_cast<int>(dims.world()), comm, [&](Communicator& world) {
+                CheckReport mine = check(make_rank_mesh(dims, world, sharing));
+                if (world.rank() == 0) report = std::move(mine);
+                else if (launched.mpi) report = std::move(mine), main = false;
+              });
+            } else {
+              report = check(nullptr);
+            }
+            if (main) std::cout << report.table(args.has("--all"));
             return report.ok() ? kExitDone : kExitFailed;
           }};
 }

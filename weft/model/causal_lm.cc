@@ -114,8 +114,8 @@ at::Tensor CausalLM::forward(const TokenBatch& batch, nn::AttentionContext& atte
 at::Tensor CausalLM::final_norm(const at::Tensor& x) { return nn::rms_norm(x, *norm_, config_.norm_eps, param_dtype_, false).rounded; }
 
 at::Tensor CausalLM::logits(const at::Tensor& normed) {
-  WEFT_CHECK(head_->compute_shape() == head_->shape(), "logits of a vocabulary that tp cuts");
   at::NoGradGuard guard;
+  if (head_->compute_shape() != head_->shape()) return vocab_logits(normed, *head_, mesh_->tp);
   return nn::linear(normed, *head_, nullptr, at::kFloat);
 }
 

@@ -1,6 +1,8 @@
 #include "weft/parallel/vocab_parallel.h"
 
 #include <ATen/core/Tensor.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/full.h>
@@ -12,6 +14,7 @@
 #include "weft/base/error.h"
 #include "weft/nn/autograd.h"
 #include "weft/nn/embedding.h"
+#include "weft/nn/linear.h"
 #include "weft/nn/moe.h"
 #include "weft/nn/view.h"
 #include "weft/parallel/row_exchange.h"
@@ -106,6 +109,26 @@ nn::HeadOutput vocab_log_probs(const at::Tensor& x, nn::Parameter& weight, std::
   if (!want_entropy) return {nn::record({in}, {w}, lp, backward), {}};
   auto outs = nn::record({in}, {w}, std::vector<at::Tensor>{lp, entropy}, backward);
   return {outs[0], outs[1]};
+}
+
+at::Tensor vocab_logits(const at::Tensor& x, nn::Parameter& weight, const Communicator& tp) {
+  at::NoGradGuard guard;
+  const int count = kernels::kNumLeaves / tp.size();
+  const int64_t rows = x.size(0), vocab = weight.shape()[0];
+  std::vector<int64_t> width, counts;
+  for (int r = 0; r < tp.size(); ++r) {
+    const kernels::VocabSpan span{vocab, r * count, count};
+    width.push_back(span.end() - span.begin());
+    counts.push_back(width.back() * rows);
+  }
+  (void)span_of(weight, tp);
+  const at::Tensor own = nn::linear(x, weight, nullptr, at::kFloat).contiguous();
+  at::Tensor all = at::empty({rows * vocab}, own.options());
+  tp.all_gather(own.data_ptr(), all.data_ptr(), counts, DType::kF32, "logits").wait();
+  std::vector<at::Tensor> parts;
+  int64_t at = 0;
+  for (size_t r = 0; r < counts.size(); at += counts[r++]) parts.push_back(all.narrow(0, at, counts[r]).reshape({rows, width[r]}));
+  return at::cat(parts, 1);
 }
 
 at::Tensor exchanged_embedding(const at::Tensor& ids, nn::Parameter& table, const Communicator& axis) {

@@ -20,6 +20,9 @@ at::Tensor vocab_embedding(const at::Tensor& ids, nn::Parameter& table, const Co
 nn::HeadOutput vocab_log_probs(const at::Tensor& x, nn::Parameter& weight, std::shared_ptr<const nn::HeadRows> rows, bool want_entropy,
                                const Communicator& tp);
 
+// Logits [R, V] fp32 of every row on every rank, without gradients: the bits of one rank's. x and weight as above. Collective.
+at::Tensor vocab_logits(const at::Tensor& x, nn::Parameter& weight, const Communicator& tp);
+
 // As nn::embedding; `table` holds this rank's chunk of the rows and every rank of the axis its own ids: they travel to the rows' ranks and
 // the rows back, their gradients likewise. Collective.
 at::Tensor exchanged_embedding(const at::Tensor& ids, nn::Parameter& table, const Communicator& axis);

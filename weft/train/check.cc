@@ -4,7 +4,6 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
-#include <ATen/ops/full.h>
 #include <ATen/ops/index_select.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/softmax.h>
@@ -14,13 +13,17 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <limits>
 #include <map>
 
 #include "weft/base/error.h"
-#include "weft/checkpoint/hf_weights.h"
+#include "weft/checkpoint/parameter_part.h"
 #include "weft/io/safetensors.h"
 #include "weft/nn/autograd.h"
 #include "weft/nn/moe.h"
+#include "weft/parallel/fully_shard.h"
+#include "weft/train/data_parallel.h"
+#include "weft/train/packed_micro_batch.h"
 
 namespace weft {
 namespace {
@@ -71,6 +74,24 @@ std::vector<int32_t> row_of(const at::Tensor& ids, int64_t b) {
   return std::vector<int32_t>(p, p + ids.size(1));
 }
 
+// Rows `rows` from `first` on of a golden whose leading dims are [B, S] flattened.
+at::Tensor take_rows(const at::Tensor& golden, const std::vector<int64_t>& rows, int64_t first) {
+  at::Tensor index = at::empty({static_cast<int64_t>(rows.size())}, at::kLong);
+  for (size_t i = 0; i < rows.size(); ++i) index.data_ptr<int64_t>()[i] = rows[i] + first;
+  return at::index_select(golden, 0, index);
+}
+
+// A sequence whose every token is fed, as a trajectory: what would follow is never looked at.
+Trajectory fed_whole(const std::vector<int32_t>& tokens) {
+  Trajectory t;
+  t.temperature = 1;
+  t.prompt_ids = {tokens[0]};
+  t.response_ids.assign(tokens.begin() + 1, tokens.end());
+  t.response_ids.push_back(0);
+  return t;
+}
+
+// On a mesh every rank holds the rows and the parts of gradients that it has to the golden; the largest difference of all ranks counts.
 class Checker {
  public:
   Checker(LoadedModel& m, const Golden& golden, const CheckOptions& options) : m_(m), golden_(golden), options_(options) {}
@@ -79,68 +100,84 @@ class Checker {
     forward();
     gradients();
     greedy();
+    if (m_.mesh)
+      for (CheckRow& r : report_.rows) m_.mesh->world.all_reduce(&r.difference, &r.difference, 1, DType::kF64, ReduceOp::kMax, "check").wait();
+    for (CheckRow& r : report_.rows) r.ok = r.difference <= r.tolerance;
     return std::move(report_);
   }
 
  private:
-  void add(const std::string& field, double difference, double tolerance) {
-    report_.rows.push_back({field, difference, tolerance, difference <= tolerance});
-  }
+  void add(const std::string& field, double difference, double tolerance) { report_.rows.push_back({field, difference, tolerance, false}); }
   bool want(const std::string& field) {
     if (golden_.has(field)) return true;
     report_.not_compared.push_back(field);
     return false;
   }
+  // Over the ranks that have other tokens.
+  double sum(double mine) const {
+    if (!m_.mesh) return mine;
+    m_.mesh->world.all_reduce(&mine, &mine, 1, DType::kF64, ReduceOp::kSum, "check").wait();
+    return mine / m_.mesh->tp.size();
+  }
 
   void forward() {
     CausalLM& model = *m_.model;
     at::Tensor ids = golden_.get("input_ids");
-    if (ids.dim() != 2) throw FileError(golden_.file().path(), "input_ids", "expected two dims [batch, sequence]");
+    if (ids.dim() != 2 || ids.size(0) < 1 || ids.size(1) < 2)
+      throw FileError(golden_.file().path(), "input_ids", "expected two dims [batch, sequence], at least [1, 2]");
     const int64_t batch = ids.size(0), length = ids.size(1), vocab = model.config().vocab_size;
-    std::vector<std::vector<int32_t>> tokens;
-    std::vector<SequenceSpan> spans;
-    for (int64_t b = 0; b < batch; ++b) tokens.push_back(row_of(ids, b));
-    for (const auto& t : tokens) spans.push_back({t, 0, length});
-    const TokenBatch packed = TokenBatch::pack(spans, model.config().history());
-    nn::PackedAttention attention(model.attention_shape(), packed.offsets);
+    std::vector<Trajectory> sequences;
+    std::vector<const Trajectory*> list;
+    for (int64_t b = 0; b < batch; ++b) sequences.push_back(fed_whole(row_of(ids, b)));
+    for (const Trajectory& t : sequences) list.push_back(&t);
+    const DataParallel::Share share = DataParallel(m_.mesh).share(list, std::numeric_limits<int64_t>::max());
+    const int64_t first = static_cast<int64_t>(share.begin[share.mine]);  // sequence
+    const PackedMicroBatch p(model, share.micro_batches.at(0), nullptr);
+    const std::unique_ptr<nn::AttentionContext> attention = p.attention();
     RecordingRouting routing;
-    at::Tensor hidden = model.final_norm(model.forward(packed, attention, routing));
+    at::Tensor hidden = model.final_norm(model.forward(p.batch(), *attention, routing));
 
     const double lp_tolerance = std::max(options_.logits_tolerance, 4 * golden_.noise("logprobs"));
     if (want("logits"))
-      add("logits", max_difference(model.logits(hidden).reshape({batch, length, vocab}).to(at::kCPU), golden_.get("logits")),
+      add("logits",
+          max_difference(model.logits(hidden).to(at::kCPU), take_rows(golden_.get("logits").reshape({batch * length, vocab}), p.fed_rows(), first * length)),
           std::max(options_.logits_tolerance, 4 * golden_.noise("logits")));
 
-    // Rows that have a next token, through the fused head.
-    auto rows = std::make_shared<nn::HeadRows>();
-    at::Tensor index = at::empty({batch * (length - 1)}, at::kLong);
-    for (int64_t b = 0, r = 0; b < batch; ++b)
-      for (int64_t t = 0; t + 1 < length; ++t, ++r) {
-        index.data_ptr<int64_t>()[r] = b * length + t;
-        rows->rows.push_back({tokens[static_cast<size_t>(b)][static_cast<size_t>(t + 1)], 1.0f, nullptr, nullptr});
-      }
-    at::Tensor lp = model.log_probs(at::index_select(hidden, 0, index.to(hidden.device())), rows, false).log_probs;
-    at::Tensor host = lp.detach().to(at::kCPU);
-    if (want("logprobs")) add("logprobs", max_difference(host.reshape({batch, length - 1}), golden_.get("logprobs")), lp_tolerance);
-    if (want("loss")) add("loss", std::fabs(-host.to(at::kDouble).mean().item<double>() - golden_.get("loss").item<float>()), lp_tolerance);
-    for (auto& [layer, seen] : routing.layers) choices(layer, seen);
-    for (nn::Parameter* p : model.parameters()) p->zero_grad();
-    nn::backward({lp}, {at::full(lp.sizes(), -1.0 / static_cast<double>(lp.numel()), lp.options())});
+    // Through the fused head; the last row of a sequence predicts nothing that is known.
+    at::Tensor lp = model.log_probs(at::index_select(hidden, 0, p.head_index().to(hidden.device())), p.head(), false).log_probs;
+    std::vector<int64_t> known, places;
+    at::Tensor weights = at::empty({lp.size(0)}, at::kFloat);
+    for (size_t i = 0; i < p.tokens().size(); ++i) {
+      const int64_t sequence = p.tokens()[i] / length, next = p.tokens()[i] % length;
+      weights.data_ptr<float>()[i] = next + 1 < length ? static_cast<float>(-1.0 / static_cast<double>(batch * (length - 1))) : 0.0f;
+      if (next + 1 == length) continue;
+      known.push_back(static_cast<int64_t>(i));
+      places.push_back((first + sequence) * (length - 1) + next);
+    }
+    const at::Tensor host = take_rows(lp.detach().to(at::kCPU), known, 0);
+    if (want("logprobs")) add("logprobs", max_difference(host, take_rows(golden_.get("logprobs").reshape({batch * (length - 1)}), places, 0)), lp_tolerance);
+    if (want("loss")) {
+      const double loss = -sum(host.to(at::kDouble).sum().item<double>()) / static_cast<double>(batch * (length - 1));
+      add("loss", std::fabs(loss - golden_.get("loss").item<float>()), lp_tolerance);
+    }
+    for (auto& [layer, seen] : routing.layers) choices(layer, seen, p.own_rows(), first * length);
+    for (nn::Parameter* parameter : model.parameters()) parameter->zero_grad();
+    nn::backward({lp}, {weights.to(lp.device())});
   }
 
-  void choices(int64_t layer, const RecordingRouting::Layer& seen) {
+  void choices(int64_t layer, const RecordingRouting::Layer& seen, const std::vector<int64_t>& rows, int64_t first) {
     const std::string suffix = fmt::format("/{}", layer);
     if (want("router_topk" + suffix))
-      add("router_topk" + suffix, (seen.ids.to(at::kCPU).to(at::kLong) != golden_.get("router_topk" + suffix)).sum().item<double>(),
+      add("router_topk" + suffix, (seen.ids.to(at::kCPU).to(at::kLong) != take_rows(golden_.get("router_topk" + suffix), rows, first)).sum().item<double>(),
           options_.exact_choices ? 0.0 : INFINITY);
     const double tolerance = options_.exact_choices ? std::max(options_.logits_tolerance, 4 * golden_.noise("logits")) : INFINITY;
     if (want("router_weights" + suffix))
-      add("router_weights" + suffix, max_difference(seen.gates.to(at::kCPU), golden_.get("router_weights" + suffix)), tolerance);
+      add("router_weights" + suffix, max_difference(seen.gates.to(at::kCPU), take_rows(golden_.get("router_weights" + suffix), rows, first)), tolerance);
     if (want("router_logits" + suffix)) {
       at::Tensor want_logits = golden_.get("router_logits" + suffix), ours = seen.logits.to(at::kCPU);
       // Some families' router modules return softmax scores under this name.
       const bool scores = want_logits.min().item<float>() >= 0 && max_difference(want_logits.sum(1), at::ones({want_logits.size(0)})) < 1e-4;
-      add("router_logits" + suffix, max_difference(scores ? at::softmax(ours, 1) : ours, want_logits), tolerance);
+      add("router_logits" + suffix, max_difference(scores ? at::softmax(ours, 1) : ours, take_rows(want_logits, rows, first)), tolerance);
     }
   }
 
@@ -149,13 +186,17 @@ class Checker {
     for (const WeightEntry& e : m_.entries) {
       const std::string field = "grad/" + e.name;
       if (!want(field)) continue;
-      at::Tensor expected = golden_.get(field);
+      const at::Tensor golden = golden_.get(field), whole = golden.reshape(e.box.size);
+      const double largest = whole.numel() ? whole.abs().max().item<double>() : 0.0;
       nn::Parameter* p = m_.model->find_parameter(e.parameter);
-      at::Tensor ours = narrow_to(p->mutable_grad().to(at::kCPU), e.box).reshape(e.shape);
-      const double largest = expected.numel() ? expected.abs().max().item<double>() : 0.0;
-      const bool zeros = at::where(expected == 0, ours.abs(), at::zeros_like(ours)).max().item<float>() == 0.0f;
-      const double difference = max_difference(ours, expected);
-      add(field, !zeros ? INFINITY : largest > 0 ? difference / largest : difference, tolerance);
+      double difference = 0;
+      for_each_piece({p->mutable_grad(), local_boxes(*p)}, e, [&](const at::Tensor& piece, const Box& box) {
+        const at::Tensor ours = piece.to(at::kCPU), expected = narrow_to(whole, box);
+        const bool zeros = at::where(expected == 0, ours.abs(), at::zeros_like(ours)).max().item<float>() == 0.0f;
+        const double d = max_difference(ours, expected);
+        difference = std::max(difference, !zeros ? INFINITY : largest > 0 ? d / largest : d);
+      });
+      add(field, difference, tolerance);
     }
   }
 
@@ -164,14 +205,20 @@ class Checker {
     at::NoGradGuard guard;
     CausalLM& model = *m_.model;
     const std::vector<int32_t> expected = row_of(golden_.get("greedy"), 0);
-    std::vector<int32_t> tokens(expected.begin(), expected.begin() + kGreedyPrompt);
+    std::vector<int32_t> tokens(expected.begin(), expected.begin() + std::min<std::ptrdiff_t>(kGreedyPrompt, std::ssize(expected)));
     while (tokens.size() < expected.size()) {
-      const SequenceSpan span{tokens, 0, static_cast<int64_t>(tokens.size())};
-      const TokenBatch batch = TokenBatch::pack({&span, 1}, model.config().history());
-      nn::PackedAttention attention(model.attention_shape(), batch.offsets);
+      const Trajectory sequence = fed_whole(tokens);
+      const Trajectory* const list[] = {&sequence};
+      const PackedMicroBatch p(model, list, nullptr);
       LiveRouting routing;
-      at::Tensor last = model.forward(batch, attention, routing).narrow(0, batch.num_tokens() - 1, 1);
-      tokens.push_back(static_cast<int32_t>(model.logits(model.final_norm(last)).argmax().item<int64_t>()));
+      const at::Tensor hidden = model.forward(p.batch(), *p.attention(), routing);
+      std::vector<int64_t> last;  // its row, on the rank of cp that has it
+      for (size_t i = 0; i < p.fed_rows().size(); ++i)
+        if (p.fed_rows()[i] == std::ssize(tokens) - 1) last.push_back(static_cast<int64_t>(i));
+      const at::Tensor logits = model.logits(model.final_norm(take_rows(hidden, last, 0)));
+      int64_t next = last.empty() ? -1 : logits.argmax().item<int64_t>();
+      if (m_.mesh) m_.mesh->world.all_reduce(&next, &next, 1, DType::kI64, ReduceOp::kMax, "check").wait();
+      tokens.push_back(static_cast<int32_t>(next));
     }
     double differ = 0;
     for (size_t i = 0; i < tokens.size(); ++i) differ += tokens[i] != expected[i];

@@ -37,6 +37,7 @@ struct CheckOptions {
 // What --param-dtype bfloat16 is held to against fp32 goldens: bounds measured over the goldens and doubled (docs/numerics.md).
 CheckOptions bf16_check_options();
 
+// Of a model on a mesh all its ranks call, and get the same report: each holds what it has to the golden.
 CheckReport check_model(LoadedModel& m, const std::string& golden_path, const CheckOptions& options = {});
 
 }  // namespace weft

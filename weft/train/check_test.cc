@@ -5,8 +5,10 @@
 #include <gtest/gtest.h>
 
 #include <filesystem>
+#include <mutex>
 
 #include "weft/base/error.h"
+#include "weft/comm/launch.h"
 #include "weft/io/checkpoint_files.h"
 #include "weft/nn/autograd.h"
 
@@ -62,7 +64,42 @@ TEST_P(Golden, SaveWritesWhatWasLoaded) {
   fs::remove_all(dir);
 }
 
+
+// On meshes too, every parameter of every family: with and without sequence parallelism, both splits of contexts.
+TEST_P(Golden, MeshesMatchTransformers) {
+  const std::string name = GetParam();
+  std::vector<std::string> meshes = {"fsdp=3", "replicate=2,fsdp=2", "fsdp=2,tp=2", "fsdp=2,cp=2", "cp=2,tp=2"};
+  if (name.find("moe") != std::string::npos || name == "mixtral") meshes = {"fsdp=3,ep=3", "fsdp=2,tp=2", "fsdp=2,tp=2,ep=2", "fsdp=2,tp=2,ep=4", "fsdp=2,cp=2,ep=4", "cp=2,tp=2,ep=2"};
+  if (name == "qwen3_moe_oe") meshes.push_back("fsdp=2,cp=2,ep=2,oe=4");
+  for (const std::string& text : meshes)
+    for (const bool slices : {false, true}) {
+      const ParallelDims dims = parse_parallel_dims(text, 0, {"oe"});
+      run_ranks(static_cast<int>(dims.world()), {}, [&](Communicator& world) {
+        const auto mesh = make_rank_mesh(dims, world, {slices ? ContextSplit::kContiguous : ContextSplit::kZigzag, slices});
+        LoadedModel m = load_model(model_dir(name), DType::kF32, "cpu", {}, mesh);
+        const CheckReport r = check_model(m, golden(m));
+        static std::mutex mutex;
+        const std::lock_guard lock(mutex);
+        EXPECT_TRUE(r.ok()) << text << " " << slices << " rank " << world.rank() << "\n" << r.table(false);
+        EXPECT_GT(r.rows.size(), 30u);
+      });
+    }
+}
+
 INSTANTIATE_TEST_SUITE_P(Families, Golden, testing::ValuesIn(kFamilies), [](const auto& p) { return std::string(p.param); });
+
+TEST(Check, FailsWhenOneWeightIsOffOnOneRank) {
+  run_ranks(4, {}, [&](Communicator& world) {
+    LoadedModel m = load_model(model_dir("qwen3_moe"), DType::kF32, "cpu", {}, make_rank_mesh(parse_parallel_dims("fsdp=2,tp=2,ep=2", 0, {"oe"}), world));
+    nn::Parameter* p = m.model->find_parameter("model.layers.0.self_attn.q_proj.weight");
+    if (world.rank() == 3) {
+      at::NoGradGuard guard;
+      p->master().mul_(1.01);
+    }
+    p->updated();
+    EXPECT_FALSE(check_model(m, golden(m)).ok()) << "rank " << world.rank();
+  });
+}
 
 TEST(Check, FailsWhenOneWeightIsOff) {
   LoadedModel m = load_model(model_dir("qwen3_moe"), DType::kF32);

@@ -69,6 +69,7 @@ PackedMicroBatch::PackedMicroBatch(const CausalLM& model, std::span<const Trajec
       const auto [begin, end] = slice_of_rows(static_cast<int64_t>(fed.size()), slices, slice);
       rows_.emplace_back(fed.begin() + begin, fed.begin() + end);
     }
+    if (rank == cp_rank) fed_rows_ = std::move(fed);
   }
   batch_ = TokenBatch::pack(spans, model.config().history());
   head_index_ = at::empty({static_cast<int64_t>(index.size())}, at::kLong);
@@ -99,6 +100,10 @@ std::unique_ptr<nn::AttentionContext> PackedMicroBatch::attention() const {
   return std::make_unique<nn::PackedAttention>(model_.attention_shape(), sequence_offsets_);
 }
 
+const std::vector<int64_t>& PackedMicroBatch::tokens() const {
+  return tokens_[tokens_.size() == 1 ? 0 : static_cast<size_t>(model_.mesh()->cp.rank())];
+}
+
 std::vector<float> PackedMicroBatch::whole_tokens(const at::Tensor& own) const {
   const at::Tensor host = own.detach().to(at::kCPU).contiguous();
   const std::vector<float> mine(host.data_ptr<float>(), host.data_ptr<float>() + host.numel());
@@ -107,7 +112,7 @@ std::vector<float> PackedMicroBatch::whole_tokens(const at::Tensor& own) const {
 }
 
 at::Tensor PackedMicroBatch::own_tokens(const std::vector<double>& whole, const at::Device& device) const {
-  const std::vector<int64_t>& own = tokens_[tokens_.size() == 1 ? 0 : static_cast<size_t>(model_.mesh()->cp.rank())];
+  const std::vector<int64_t>& own = tokens();
   at::Tensor t = at::empty({static_cast<int64_t>(own.size())}, at::kFloat);
   for (size_t i = 0; i < own.size(); ++i) t.data_ptr<float>()[i] = static_cast<float>(whole[static_cast<size_t>(own[i])]);
   return t.to(device);

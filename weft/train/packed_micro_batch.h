@@ -31,7 +31,10 @@ class PackedMicroBatch {
   const std::vector<int64_t>& offsets() const { return offsets_; }                    // [trajectories+1] of response tokens
   const std::vector<int64_t>& sequence_offsets() const { return sequence_offsets_; }  // [trajectories+1] of rows
 
-  // Values of this rank's response tokens <-> of all. whole_tokens is collective over cp.
+  // Which rows of the whole, and which of its response tokens, this rank's batch and head have.
+  const std::vector<int64_t>& fed_rows() const { return fed_rows_; }
+  const std::vector<int64_t>& tokens() const;
+  // Values of them <-> of all response tokens. whole_tokens is collective over cp.
   std::vector<float> whole_tokens(const at::Tensor& own) const;
   at::Tensor own_tokens(const std::vector<double>& whole, const at::Device& device) const;
 
@@ -49,6 +52,7 @@ class PackedMicroBatch {
   std::span<const Trajectory* const> trajectories_;
   std::vector<std::vector<int32_t>> ids_;
   std::vector<int64_t> offsets_{0}, sequence_offsets_{0};
+  std::vector<int64_t> fed_rows_;
   std::vector<std::vector<int64_t>> tokens_;  // by rank of cp: its response tokens of the whole
   std::vector<std::vector<int64_t>> rows_;    // by rank of RankMesh::rows: its rows of the whole
   TokenBatch batch_;
