@@ -108,7 +108,9 @@ void check_sizes(const CheckpointManifest& manifest, const std::string& root) {
   for (const auto& [file, f] : manifest.files) {
     std::error_code code;
     const auto size = fs::file_size(root + "/" + file, code);
-    if (code) throw FileError(root + "/" + file, "", fmt::format("{}, but {} lists it; go on from another checkpoint", code.message(), kManifestName));
+    if (code)
+      throw FileError(root + "/" + file, "",
+                      fmt::format("{}, but {} lists it; go on from another checkpoint", code.message(), kManifestName));
     if (static_cast<int64_t>(size) != f.size)
       throw FileError(root + "/" + file, "", fmt::format("has {} bytes, {} says {}; go on from another checkpoint", size, kManifestName, f.size));
   }

@@ -36,8 +36,7 @@ TEST(TensorFiles, MemoryBesideThePartIsAPiece) {
       uint64_t hash = 0;
       int64_t bytes = 0;
       for (const int64_t rank : {0, 1}) {
-        const ParameterPart part{full.narrow(dim, layout.boxes(rank)[0].box.offset[static_cast<size_t>(dim)], layout.local_shape(rank)[static_cast<size_t>(dim)]),
-                                 boxes_to_write(layout, rank)};
+        const ParameterPart part{narrow_to(full, layout.boxes(rank)[0].box), boxes_to_write(layout, rank)};
         meter.restart();
         const int64_t before = meter.live;
         const WrittenParts written = write_parts(dir.path(), files, [&](const WeightEntry&) { return part; });

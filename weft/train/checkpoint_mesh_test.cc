@@ -339,8 +339,10 @@ TEST_F(CheckpointDamage, ManifestsThatAreNoneAreRefused) {
   EXPECT_EQ(parse_manifest(manifest_text(manifest), "m"), manifest);
   for (const std::string& bad :
        {good.substr(0, good.size() / 2), std::string("[]"), std::string(R"({"format": 3, "files": {}})"), std::string(R"({"format": 2})"),
-        R"({"format": 2, "files": {"../x": {"size": 1, "hash": ")" + hash + R"("}}})", R"({"format": 2, "files": {"/x": {"size": 1, "hash": ")" + hash + R"("}}})",
-        std::string(R"({"format": 2, "files": {"x": {"size": 1, "hash": "0"}}})"), R"({"format": 2, "files": {"x": {"size": "1", "hash": ")" + hash + R"("}}})"})
+        R"({"format": 2, "files": {"../x": {"size": 1, "hash": ")" + hash + R"("}}})",
+        R"({"format": 2, "files": {"/x": {"size": 1, "hash": ")" + hash + R"("}}})",
+        std::string(R"({"format": 2, "files": {"x": {"size": 1, "hash": "0"}}})"),
+        R"({"format": 2, "files": {"x": {"size": "1", "hash": ")" + hash + R"("}}})"})
     EXPECT_NE(message_of<FileError>([&] { parse_manifest(bad, "m.json"); }).find("m.json"), std::string::npos) << bad;
 }
 
