@@ -23,7 +23,7 @@ std::string model_dir(const std::string& name) { return fmt::format("{}/tests/da
 
 std::string golden(const LoadedModel& m) { return fmt::format("{}/golden.safetensors", m.dir); }
 
-class Golden : public testing::TestWithParam<const char*> {};
+class Golden : public ::testing::TestWithParam<const char*> {};
 
 TEST_P(Golden, KernelsMatchTransformers) {
   LoadedModel m = load_model(model_dir(GetParam()), DType::kF32);
@@ -47,7 +47,7 @@ TEST_P(Golden, Bfloat16StaysWithinItsMeasuredBounds) {
 }
 
 TEST_P(Golden, SaveWritesWhatWasLoaded) {
-  const std::string dir = fmt::format("{}/weft_save_{}", testing::TempDir(), GetParam());
+  const std::string dir = fmt::format("{}/weft_save_{}", ::testing::TempDir(), GetParam());
   fs::remove_all(dir);
   fs::create_directories(dir);
   LoadedModel m = load_model(model_dir(GetParam()), DType::kBF16);  // masters are fp32 whatever forward reads
@@ -86,7 +86,7 @@ TEST_P(Golden, MeshesMatchTransformers) {
     }
 }
 
-INSTANTIATE_TEST_SUITE_P(Families, Golden, testing::ValuesIn(kFamilies), [](const auto& p) { return std::string(p.param); });
+INSTANTIATE_TEST_SUITE_P(Families, Golden, ::testing::ValuesIn(kFamilies), [](const auto& p) { return std::string(p.param); });
 
 TEST(Check, FailsWhenOneWeightIsOffOnOneRank) {
   run_ranks(4, {}, [&](Communicator& world) {

@@ -130,7 +130,7 @@ inline RewardValue even_digits(const RewardRequest& r) {
   return reward_value(even / (1.0 + static_cast<double>(r.completion.size())));
 }
 
-class RunTest : public testing::Test {
+class RunTest : public ::testing::Test {
  protected:
   RunTest() {
     set_log_level(LogLevel::kQuiet);

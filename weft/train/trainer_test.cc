@@ -196,7 +196,7 @@ TEST_F(TrainerTest, NoRewardIsNotZero) {
   EXPECT_EQ(row.at("reward/valid_share").get<double>(), 0);
 }
 
-class StopTest : public TrainerTest, public testing::WithParamInterface<std::vector<std::string>> {};
+class StopTest : public TrainerTest, public ::testing::WithParamInterface<std::vector<std::string>> {};
 
 TEST_P(StopTest, BetweenUpdatesThenResumeEqualsARunThatNeverStopped) {
   add_stopping_loss();
@@ -234,7 +234,7 @@ TEST_P(StopTest, BetweenUpdatesThenResumeEqualsARunThatNeverStopped) {
 
 using Words = std::vector<std::string>;
 INSTANTIATE_TEST_SUITE_P(Modes, StopTest,
-                         testing::Values(Words{}, Words{"router_replay.mode=R3", "actor.use_kl_loss=true"},
+                         ::testing::Values(Words{}, Words{"router_replay.mode=R3", "actor.use_kl_loss=true"},
                                          Words{"router_replay.mode=R2", "algorithm.use_kl_in_reward=true"},
                                          Words{"algorithm.filter_groups.enable=true", "algorithm.adv_estimator=remax",
                                                "algorithm.use_kl_in_reward=true", "algorithm.kl_ctrl.type=adaptive",
