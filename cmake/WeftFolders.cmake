@@ -73,7 +73,7 @@ function(weft_test name)
   math(EXPR last "${arg_SHARDS} - 1")
   foreach(shard RANGE ${last})
     add_test(NAME ${name}_${shard} COMMAND ${name} --gtest_brief=1)
-    set_tests_properties(${name}_${shard} PROPERTIES ENVIRONMENT "GTEST_TOTAL_SHARDS=${arg_SHARDS};GTEST_SHARD_INDEX=${shard}")
+    set_tests_properties(${name}_${shard} PROPERTIES COST 60 ENVIRONMENT "GTEST_TOTAL_SHARDS=${arg_SHARDS};GTEST_SHARD_INDEX=${shard}")
   endforeach()
 endfunction()
 

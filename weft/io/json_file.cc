@@ -10,6 +10,13 @@
 namespace weft {
 namespace {
 
+// The library repeats bytes of the file, which may be anything.
+std::string printable(std::string_view text) {
+  std::string out;
+  for (const unsigned char c : text) out += c >= 0x20 && c < 0x7f ? std::string(1, static_cast<char>(c)) : fmt::format("\\x{:02x}", c);
+  return out;
+}
+
 template <typename Json>
 Json parse(std::string_view text, const std::string& path, const std::string& where, int max_depth) {
   // The library takes a NUL byte for the end of its input and would ignore the rest.
@@ -36,7 +43,7 @@ Json parse(std::string_view text, const std::string& path, const std::string& wh
     return Json::parse(text.begin(), text.end(), callback);
   } catch (const typename Json::parse_error& error) {
     const std::string place = where.empty() ? fmt::format("byte {}", error.byte) : fmt::format("{}, byte {}", where, error.byte);
-    throw FileError(path, place, fmt::format("malformed JSON: {}", error.what()));
+    throw FileError(path, place, fmt::format("malformed JSON: {}", printable(error.what())));
   } catch (const typename Json::exception& error) {
     throw FileError(path, where, fmt::format("malformed JSON: {}", error.what()));
   }

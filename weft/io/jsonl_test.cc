@@ -1,5 +1,8 @@
 #include "weft/io/jsonl.h"
 
+#include <algorithm>
+#include <cstring>
+
 #include <gmock/gmock.h>
 
 #include <nlohmann/json.hpp>
@@ -8,6 +11,7 @@
 
 #include "weft/io/atomic_file.h"
 #include "weft/io/dataset.h"
+#include "weft/io/json_file.h"
 #include "weft/io/test_files.h"
 
 namespace weft {
@@ -33,6 +37,13 @@ TEST(Jsonl, NamesFileLineAndReason) {
   const JsonlFile file(dir.write("x.jsonl", "{}\n{\"a\": }\n{\"a\":1,\"a\":2}\n"));
   const std::string message = message_of<FileError>([&] { file.json(1); });
   EXPECT_THAT(message, HasSubstr(file.path() + ": line 2, byte 7: malformed JSON"));
+  // What the file holds may be anything: an escape sequence does not reach the terminal.
+  try {
+    (void)parse_json("{\"\x1b[31m\xa0", "f", "");
+    ADD_FAILURE() << "no error";
+  } catch (const FileError& e) {
+    EXPECT_TRUE(std::all_of(e.what(), e.what() + std::strlen(e.what()), [](char c) { return c >= 0x20 && c < 0x7f; })) << e.what();
+  }
   EXPECT_THAT(message_of<FileError>([&] { file.json(2); }), HasSubstr("line 3: duplicate key"));
   EXPECT_THAT(message_of<FileError>([&] { JsonlFile f(dir.write("y.jsonl", "{}\n{\"a\":\"\xc3\"}\n")); }),
               HasSubstr("line 2: invalid UTF-8 at byte 6"));

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "weft/base/error.h"
+#include "weft/base/log.h"
 #include "weft/checkpoint/manifest.h"
 #include "weft/checkpoint/rank_agreement.h"
 #include "weft/io/atomic_file.h"
@@ -52,7 +53,14 @@ bool is_complete_checkpoint(const std::string& dir) {
 std::optional<std::string> newest_checkpoint(const std::string& checkpoints_dir) {
   const fs::path dir(checkpoints_dir), latest = dir / kLatest;
   if (auto name = renamed_checkpoint(dir)) return name;
-  if (!fs::exists(latest)) return std::nullopt;
+  if (!fs::exists(latest)) {  // lost in a copy, say: to begin anew beside checkpoints would overwrite them
+    std::optional<std::string> newest;
+    for (const auto& entry : fs::exists(dir) ? fs::directory_iterator(dir) : fs::directory_iterator())
+      if (const std::string name = entry.path().filename().string(); step_of(name) > (newest ? step_of(*newest) : -1) && is_complete_checkpoint(entry.path().string()))
+        newest = name;
+    if (newest) log_warn("{} is missing: taking the newest complete checkpoint, {}", latest.string(), *newest);
+    return newest;
+  }
   std::string name = read_text_file(latest.string(), 4096);
   while (!name.empty() && (name.back() == '\n' || name.back() == ' ')) name.pop_back();
   if (step_of(name) < 0) throw FileError(latest.string(), "", fmt::format("names '{}', expected global_step_N", name));

@@ -173,15 +173,19 @@ TrainProgress read_progress(const Source& source) {
     const int expected = source.manifest ? kCheckpointFormat : kFormatWithoutManifest;
     if (j.at("format").get<int>() != expected) throw FileError(path, "format", fmt::format("{} is not {}", j.at("format").dump(), expected));
     p.command = j.value("command", "");
-    p.step = j.at("step").get<int64_t>();
-    p.updates = j.at("updates").get<int64_t>();
-    p.weight_version = j.at("weight_version").get<int64_t>();
-    p.cursor = {j.at("cursor").at("epoch").get<int64_t>(), j.at("cursor").at("position").get<int64_t>()};
+    const auto count = [&](const nlohmann::json& value, const char* key) {
+      if (!value.is_number_integer() || value.get<int64_t>() < 0) throw FileError(path, key, fmt::format("{} is no count: the checkpoint is damaged", value.dump()));
+      return value.get<int64_t>();
+    };
+    p.step = count(j.at("step"), "step");
+    p.updates = count(j.at("updates"), "updates");
+    p.weight_version = count(j.at("weight_version"), "weight_version");
+    p.cursor = {count(j.at("cursor").at("epoch"), "cursor.epoch"), count(j.at("cursor").at("position"), "cursor.position")};
     p.dataset_fingerprint = j.at("dataset_fingerprint").get<uint64_t>();
     p.values = j.at("values").get<std::map<std::string, double>>();
     if (j.contains("under_way")) p.under_way = read_step_under_way(source, j.at("under_way"));
   } catch (const nlohmann::json::exception& e) {
-    throw FileError(path, "", e.what());
+    throw FileError(path, "", fmt::format("{}: the checkpoint is damaged", e.what()));
   }
   return p;
 }

@@ -104,6 +104,31 @@ TEST_F(TrainStateTest, LatestThatNamesNothingCompleteIsAnError) {
   }
 }
 
+// `latest` lost in a copy: the newest complete checkpoint, not the beginning, which would overwrite them.
+TEST_F(TrainStateTest, WithoutLatestTheNewestCompleteOneIsTaken) {
+  for (const int64_t step : {3, 9, 10}) save(step, 0);
+  fs::remove(dir + "/latest");
+  fs::remove(dir + "/global_step_10/manifest.json");
+  EXPECT_EQ(latest_checkpoint(dir), dir + "/global_step_9");
+}
+
+// Where no manifest tells (format 1), numbers that cannot be are errors as well.
+TEST_F(TrainStateTest, CountsThatCannotBeAreErrors) {
+  save(3);
+  const std::string progress = dir + "/global_step_3/state/progress.json";
+  fs::remove(dir + "/global_step_3/manifest.json");
+  for (const char* key : {"step", "updates", "weight_version"})
+    for (const nlohmann::json& bad : {nlohmann::json(-5), nlohmann::json(1e30), nlohmann::json("3"), nlohmann::json()}) {
+      nlohmann::json j = nlohmann::json::parse(read_bytes(progress));
+      const nlohmann::json good = j;
+      j["format"] = 1;
+      j[key] = bad;
+      std::ofstream(progress, std::ios::binary) << j;
+      EXPECT_NE(message_of<FileError>([&] { load(dir + "/global_step_3"); }).find(key), std::string::npos) << key << " " << bad;
+      std::ofstream(progress, std::ios::binary) << good;
+    }
+}
+
 TEST_F(TrainStateTest, DamagedStateIsAnErrorThatNamesTheFile) {
   save(3);
   const std::string state = dir + "/global_step_3/state/", progress = state + "progress.json";
