@@ -60,11 +60,12 @@ struct DeviceOptions {
 class SharedBuffer {
  public:
   SharedBuffer() = default;
-  const std::byte* data() const { return memory_ ? memory_->data() : nullptr; }
+  // What the last gather brought.
+  const std::byte* data() const { return memory_ ? memory_->data() + mine_->offset : nullptr; }
   int64_t bytes() const { return bytes_; }
   // This rank has read what was gathered: the others may write again. Needed between two gathers into the same buffer.
   void release() {
-    if (held_) *held_ = false;
+    if (mine_) mine_->held = false;
   }
 
  private:
@@ -76,7 +77,12 @@ class SharedBuffer {
     std::byte* data_;
   };
   std::shared_ptr<Memory> memory_;
-  std::shared_ptr<bool> held_;  // this rank's: gathered and not yet released
+  struct Mine {  // of this rank's handles
+    bool held = false;   // gathered and not yet released
+    int64_t offset = 0;  // of the last gather's half
+  };
+  std::shared_ptr<Mine> mine_;
+  int64_t second_half_ = 0;  // where it begins; 0: there is one
   uint64_t group_id_ = 0;
   int64_t bytes_ = 0;
 };

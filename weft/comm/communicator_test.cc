@@ -108,20 +108,21 @@ TEST_P(BothProgress, OverlappingAxes) {
   });
 }
 
-TEST_P(BothProgress, WritersOfASharedBufferWaitForItsReaders) {
-  constexpr int kRanks = 4, kCount = 20000, kRounds = 30;
+// Of the small kind with two halves, and of the large.
+void writers_wait_for_readers(CommProgress how, int count) {
+  constexpr int kRanks = 4, kRounds = 30;
   std::atomic<int> reading{0};  // ranks between wait and release, where every part must stay as it is
-  run_ranks(kRanks, progress(GetParam()), [&](Communicator& world) {
-    SharedBuffer buffer = world.shared_buffer(kRanks * kCount * 4);
-    std::vector<int32_t> mine(kCount);
-    const Counts counts(kRanks, kCount);
+  run_ranks(kRanks, progress(how), [&](Communicator& world) {
+    SharedBuffer buffer = world.shared_buffer(kRanks * count * 4);
+    std::vector<int32_t> mine(static_cast<size_t>(count));
+    const Counts counts(kRanks, count);
     for (int round = 0; round < kRounds; ++round) {
       std::fill(mine.begin(), mine.end(), round * kRanks + world.rank());
       world.all_gather_shared(mine.data(), counts, DType::kI32, buffer).wait();
       reading.fetch_add(1);
       const auto* all = reinterpret_cast<const int32_t*>(buffer.data());
       for (int r = 0; r < kRanks; ++r)
-        for (const int i : {0, kCount / 2, kCount - 1}) ASSERT_EQ(all[r * kCount + i], round * kRanks + r);
+        for (const int i : {0, count / 2, count - 1}) ASSERT_EQ(all[r * count + i], round * kRanks + r);
       reading.fetch_sub(1);
       buffer.release();
     }
@@ -131,6 +132,11 @@ TEST_P(BothProgress, WritersOfASharedBufferWaitForItsReaders) {
     EXPECT_THROW((void)world.all_gather_shared(mine.data(), counts, DType::kI32, buffer), ValueError);  // not released
   });
   EXPECT_EQ(reading.load(), 0);
+}
+
+TEST_P(BothProgress, WritersOfASharedBufferWaitForItsReaders) {
+  writers_wait_for_readers(GetParam(), 20000);
+  writers_wait_for_readers(GetParam(), 70000);
 }
 
 TEST(Communicator, SharedBufferIsOneForAllRanksOfTheProcess) {
