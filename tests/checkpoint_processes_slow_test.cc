@@ -1,5 +1,5 @@
-// Checkpoints of ranks that are processes: killed at 20 moments of a save, a disk that is full for one of them, a directory that one of them
-// does not see.
+// Checkpoints of ranks that are processes: killed at 20 moments of a save, a disk that is full for one of them, a directory that
+// one of them does not see.
 #include <set>
 
 #include "tests/jobs.h"
@@ -14,7 +14,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-const std::vector<std::string> kEachStep = {"trainer.save_freq=1", "trainer.max_ckpt_to_keep=2", "comm.timeout=5", "comm.heartbeat=1"};
+const std::vector<std::string> kEachStep = {"trainer.save_freq=1", "trainer.max_ckpt_to_keep=2", "comm.timeout=5",
+                                            "comm.heartbeat=1"};
 
 class CheckpointProcesses : public JobTest {
  protected:
@@ -62,12 +63,15 @@ class CheckpointKilled : public CheckpointProcesses {
     ::setenv("WEFT_KILL_LOG", log.c_str(), 1);
     std::vector<std::string> argv = Job::mpirun();
     // A sanitizer's runtime minds what is loaded before it.
-    argv.insert(argv.end(), {"-x", "LD_PRELOAD=" WEFT_KILLER, "-x", "ASAN_OPTIONS=verify_asan_link_order=0:detect_leaks=0", "-n", "2"});
+    argv.insert(argv.end(),
+                {"-x", "LD_PRELOAD=" WEFT_KILLER, "-x", "ASAN_OPTIONS=verify_asan_link_order=0:detect_leaks=0", "-n", "2"});
     for (const std::string& word : program(words("parts", steps, kEachStep))) argv.push_back(word);
     Job job(argv);
     const int code = job.finish();
-    if (n == 0) EXPECT_EQ(code, kExitDone) << job.output();
-    else EXPECT_NE(code, kExitDone) << "was not killed:\n" << job.output();
+    if (n == 0)
+      EXPECT_EQ(code, kExitDone) << job.output();
+    else
+      EXPECT_NE(code, kExitDone) << "was not killed:\n" << job.output();
     EXPECT_NE(job.output().find(fmt::format("(step {})", steps - 1)), std::string::npos) << job.output();
     std::vector<std::string> calls;
     std::ifstream in(log);
@@ -114,7 +118,8 @@ TEST_F(CheckpointKilled, AtTwentyMomentsTheNewestCompleteCheckpointLoads) {
     step = now;
     LoadedModel model = load_model(tiny_model(), DType::kF32);
     Optimizer optimizer(model.model->parameters(), OptimRecipe{}, 10);
-    EXPECT_EQ(load_checkpoint(run_file("parts", fmt::format("checkpoints/global_step_{}", now)), "train", model, optimizer).step, now);
+    EXPECT_EQ(load_checkpoint(run_file("parts", fmt::format("checkpoints/global_step_{}", now)), "train", model, optimizer).step,
+              now);
     kinds.insert(calls.back().substr(0, calls.back().find(' ')));
   }
   EXPECT_EQ(committed, 8);

@@ -1,5 +1,6 @@
-// Preloaded into a rank by checkpoint_processes_slow_test: dies by SIGKILL at the n-th call that changes something below a checkpoints/
-// folder, counted from the first that concerns a directory being written. Half of what a write was given is written before.
+// Preloaded into a rank by checkpoint_processes_slow_test: dies by SIGKILL at the n-th call that changes something below a
+// checkpoints/ folder, counted from the first that concerns a directory being written. Half of what a write was given is written
+// before.
 //   WEFT_KILL_RANK  which rank, by OMPI_COMM_WORLD_RANK
 //   WEFT_KILL_AT    n, from 1; 0: none
 //   WEFT_KILL_LOG   each call counted is a line here
@@ -43,7 +44,8 @@ bool counts(const char* what, const std::string& path) {
   if (!here || path.find("/checkpoints/") == std::string::npos) return false;
   const std::lock_guard lock(mutex);
   const size_t step = path.find("/global_step_");
-  const bool of_a_save = step != std::string::npos && path.find(".tmp-", step) != std::string::npos && std::strcmp(what, "unlink") != 0;
+  const bool of_a_save =
+      step != std::string::npos && path.find(".tmp-", step) != std::string::npos && std::strcmp(what, "unlink") != 0;
   if (n == 0 && !of_a_save) return false;
   ++n;
   if (FILE* log = std::fopen(std::getenv("WEFT_KILL_LOG"), "a")) {

@@ -1,5 +1,5 @@
-// Run by mpirun, one rank a process: every replicate x fsdp mesh of this world, and some with cp, tp and ep, against one rank, which each process
-// computes for itself.
+// Run by mpirun, one rank a process: every replicate x fsdp mesh of this world, and some with cp, tp and ep, against one rank,
+// which each process computes for itself.
 #include <algorithm>
 
 #include "weft/train/test_mesh_oracle.h"

@@ -1,4 +1,5 @@
-// All meshes of 1 to 8 ranks against one rank; the fast tests (weft/train/mesh_oracle_test.cc) take those of 1 to 4 and the awkward ones.
+// All meshes of 1 to 8 ranks against one rank; the fast tests (weft/train/mesh_oracle_test.cc) take those of 1 to 4 and the
+// awkward ones.
 #include "weft/train/test_mesh_oracle.h"
 
 namespace weft {
@@ -14,6 +15,8 @@ TEST(MeshOracleSlow, EveryMeshEqualsOneRank) {
     for (int64_t world = 1; world <= 8; ++world)
       for (const std::string& mesh : all_meshes(world, true)) {
         expect_mesh_equals_one_rank(mesh, options, one);
+        if (options.model == "over_encoded")
+          expect_mesh_equals_one_rank(mesh + ",oe" + mesh.substr(mesh.rfind('=')), options, one);
         OracleOptions slices = options;
         slices.sharing = {ContextSplit::kContiguous, true};
         if (mesh.find("cp=1,tp=1") == std::string::npos) expect_mesh_equals_one_rank(mesh, slices, one);

@@ -1,6 +1,7 @@
 #pragma once
-// SIGINT, SIGTERM, SIGUSR1 and SIGHUP (unless it is ignored, as under nohup) ask the program to stop: the first sets a flag that loops look at between micro-batches or
-// tokens; a second one ends the process at once with 128 + its number (130, 143, 138, 129). The flag may be read from any thread.
+// SIGINT, SIGTERM, SIGUSR1 and SIGHUP (unless it is ignored, as under nohup) ask the program to stop: the first sets a flag that
+// loops look at between micro-batches or tokens; a second one ends the process at once with 128 + its number (130, 143, 138,
+// 129). The flag may be read from any thread.
 
 namespace weft {
 

@@ -22,7 +22,8 @@ std::string list(const std::vector<std::string>& names) {
 
 // What is wrong with a tensor on disk; empty: nothing.
 std::string fault(const TensorInfo& info, const WeightEntry& e) {
-  if (info.shape != e.shape) return fmt::format("{} has shape {}, config.json asks for {}", e.name, shape_text(info.shape), shape_text(e.shape));
+  if (info.shape != e.shape)
+    return fmt::format("{} has shape {}, config.json asks for {}", e.name, shape_text(info.shape), shape_text(e.shape));
   if (info.dtype != DType::kF32 && info.dtype != DType::kBF16 && info.dtype != DType::kF16)
     return fmt::format("{} has dtype {}, weights must be float32, bfloat16 or float16", e.name, dtype_name(info.dtype));
   return "";
@@ -70,9 +71,10 @@ DiskManifest load_hf_weights(const Checkpoint& disk, const std::vector<WeightEnt
     for_each_piece(part(tied_head->parameter), *tied_head, [&](const at::Tensor& there, const Box& on_disk) {
       const TensorInfo& head = disk.tensor(tied_head->name);
       if (!at::equal(read_box(disk.bytes(head.name), head.dtype, tied_head->box.size, on_disk), there.to(at::kCPU)))
-        throw FileError(disk.dir(), head.name,
-                        "differs from the embedding table although tie_word_embeddings is true: set it to false in config.json, or remove "
-                        "the tensor");
+        throw FileError(
+            disk.dir(), head.name,
+            "differs from the embedding table although tie_word_embeddings is true: set it to false in config.json, or remove "
+            "the tensor");
     });
   }
   return manifest;
@@ -84,8 +86,9 @@ DiskManifest fresh_manifest(const std::vector<WeightEntry>& entries, DType dtype
   return manifest;
 }
 
-std::vector<TensorFile> plan_hf_weights(const std::string& dir, const DiskManifest& manifest, const std::vector<WeightEntry>& entries,
-                                        const std::optional<WeightEntry>& tied_head, std::string* index, int64_t max_shard_bytes) {
+std::vector<TensorFile> plan_hf_weights(const std::string& dir, const DiskManifest& manifest,
+                                        const std::vector<WeightEntry>& entries, const std::optional<WeightEntry>& tied_head,
+                                        std::string* index, int64_t max_shard_bytes) {
   std::map<std::string, const WeightEntry*> by_name;
   for (const WeightEntry& e : entries) by_name[e.name] = &e;
   if (tied_head) by_name.emplace(tied_head->name, &*tied_head);

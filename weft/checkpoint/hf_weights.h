@@ -1,5 +1,6 @@
 #pragma once
-// Weights between a Hugging Face checkpoint and the model's fp32 masters. load -> save gives the same names, shapes, dtypes and bytes.
+// Weights between a Hugging Face checkpoint and the model's fp32 masters. load -> save gives the same names, shapes, dtypes and
+// bytes.
 
 #include <optional>
 #include <string>
@@ -19,23 +20,25 @@ struct DiskTensor {
 };
 using DiskManifest = std::vector<DiskTensor>;
 
-// Fills this rank's parts, reading their bytes only (`bytes_read`: how many). Every entry must be on disk with its shape and a floating
-// dtype (f32, bf16, f16), and nothing else may be there, but for `tied_head`, which must then equal the table it repeats. One FileError
-// lists all that is missing, extra, misshapen or of another dtype.
+// Fills this rank's parts, reading their bytes only (`bytes_read`: how many). Every entry must be on disk with its shape and a
+// floating dtype (f32, bf16, f16), and nothing else may be there, but for `tied_head`, which must then equal the table it
+// repeats. One FileError lists all that is missing, extra, misshapen or of another dtype.
 DiskManifest load_hf_weights(const Checkpoint& disk, const std::vector<WeightEntry>& entries,
                              const std::optional<WeightEntry>& tied_head, const PartByName& part, int64_t* bytes_read = nullptr);
 
 // A manifest for a model that was never on disk.
 DiskManifest fresh_manifest(const std::vector<WeightEntry>& entries, DType dtype);
 
-// DIR/model*.safetensors as files that ranks write together, values rounded to the manifest's dtypes; `index`: the text of their index,
-// empty where there is one file.
+// DIR/model*.safetensors as files that ranks write together, values rounded to the manifest's dtypes; `index`: the text of their
+// index, empty where there is one file.
 inline constexpr int64_t kMaxShardBytes = int64_t{5} * 1000 * 1000 * 1000;
-std::vector<TensorFile> plan_hf_weights(const std::string& dir, const DiskManifest& manifest, const std::vector<WeightEntry>& entries,
-                                        const std::optional<WeightEntry>& tied_head, std::string* index, int64_t max_shard_bytes = kMaxShardBytes);
+std::vector<TensorFile> plan_hf_weights(const std::string& dir, const DiskManifest& manifest,
+                                        const std::vector<WeightEntry>& entries, const std::optional<WeightEntry>& tied_head,
+                                        std::string* index, int64_t max_shard_bytes = kMaxShardBytes);
 
 // The same, written by one rank that has all parameters whole. DIR exists and holds no weights.
 void save_hf_weights(const std::string& dir, const DiskManifest& manifest, const std::vector<WeightEntry>& entries,
-                     const std::optional<WeightEntry>& tied_head, const PartByName& part, int64_t max_shard_bytes = kMaxShardBytes);
+                     const std::optional<WeightEntry>& tied_head, const PartByName& part,
+                     int64_t max_shard_bytes = kMaxShardBytes);
 
 }  // namespace weft

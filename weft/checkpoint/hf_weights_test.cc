@@ -2,7 +2,6 @@
 
 #include "weft/checkpoint/hf_weights.h"
 
-#include <ATen/TensorOperators.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/cat.h>
@@ -10,6 +9,7 @@
 #include <ATen/ops/full.h>
 #include <ATen/ops/ones_like.h>
 #include <ATen/ops/stack.h>
+#include <ATen/TensorOperators.h>
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -131,7 +131,8 @@ TEST(HfWeights, ARankLoadsItsBoxes) {
             return name == "experts" ? ParameterPart{local, cut.boxes(rank)} : whole_parameter(m.tensors.at(name));
           });
           for (const LocalBox& b : cut.boxes(rank))
-            EXPECT_TRUE(at::equal(narrow_to(local, {b.local_offset, b.box.size}), narrow_to(all.tensors["experts"], b.box))) << cut.to_string();
+            EXPECT_TRUE(at::equal(narrow_to(local, {b.local_offset, b.box.size}), narrow_to(all.tensors["experts"], b.box)))
+                << cut.to_string();
           EXPECT_FALSE(local.isnan().any().item<bool>());
         }
       }

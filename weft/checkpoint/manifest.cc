@@ -38,8 +38,9 @@ const CheckpointManifest::File& entry(const CheckpointManifest& manifest, const 
 }
 
 [[noreturn]] void throw_damaged(const std::string& path, const std::string& where, uint64_t found, uint64_t expected) {
-  throw FileError(path, where, fmt::format("is damaged: its hash is {}, {} says {}; go on from another checkpoint", hash_text(found), kManifestName,
-                                           hash_text(expected)));
+  throw FileError(path, where,
+                  fmt::format("is damaged: its hash is {}, {} says {}; go on from another checkpoint", hash_text(found),
+                              kManifestName, hash_text(expected)));
 }
 
 std::string_view text_of(std::span<const std::byte> bytes) { return {reinterpret_cast<const char*>(bytes.data()), bytes.size()}; }
@@ -48,7 +49,8 @@ std::string_view text_of(std::span<const std::byte> bytes) { return {reinterpret
 std::string_view header_of(std::span<const std::byte> file) {
   uint64_t length = 0;
   if (file.size() >= sizeof length) std::memcpy(&length, file.data(), sizeof length);
-  return text_of(file.first(static_cast<size_t>(std::min<uint64_t>(file.size(), std::min<uint64_t>(file.size(), length) + sizeof length))));
+  return text_of(
+      file.first(static_cast<size_t>(std::min<uint64_t>(file.size(), std::min<uint64_t>(file.size(), length) + sizeof length))));
 }
 
 }  // namespace
@@ -112,7 +114,8 @@ void check_sizes(const CheckpointManifest& manifest, const std::string& root) {
       throw FileError(root + "/" + file, "",
                       fmt::format("{}, but {} lists it; go on from another checkpoint", code.message(), kManifestName));
     if (static_cast<int64_t>(size) != f.size)
-      throw FileError(root + "/" + file, "", fmt::format("has {} bytes, {} says {}; go on from another checkpoint", size, kManifestName, f.size));
+      throw FileError(root + "/" + file, "",
+                      fmt::format("has {} bytes, {} says {}; go on from another checkpoint", size, kManifestName, f.size));
   }
 }
 
@@ -123,10 +126,12 @@ void check_bytes(const CheckpointManifest& manifest, const std::string& root, co
   if (found != f.hash) throw_damaged(mapped.path(), f.tensors.empty() ? "" : "header", found, f.hash);
 }
 
-void check_tensor(const CheckpointManifest& manifest, const std::string& root, const std::string& file, const std::string& tensor, uint64_t hash) {
+void check_tensor(const CheckpointManifest& manifest, const std::string& root, const std::string& file, const std::string& tensor,
+                  uint64_t hash) {
   const CheckpointManifest::File& f = entry(manifest, root, file);
   const auto it = f.tensors.find(tensor);
-  if (it == f.tensors.end()) throw FileError(root + "/" + kManifestName, file, fmt::format("does not list tensor \"{}\"", tensor));
+  if (it == f.tensors.end())
+    throw FileError(root + "/" + kManifestName, file, fmt::format("does not list tensor \"{}\"", tensor));
   if (it->second != hash) throw_damaged(root + "/" + file, fmt::format("tensor \"{}\"", tensor), hash, it->second);
 }
 

@@ -1,6 +1,6 @@
 #pragma once
-// manifest.json of a checkpoint directory: every file with its size and hashes, written last. A checkpoint is complete when it is there.
-// It holds nothing of who wrote the files: the same state has the same manifest, whatever the mesh.
+// manifest.json of a checkpoint directory: every file with its size and hashes, written last. A checkpoint is complete when it is
+// there. It holds nothing of who wrote the files: the same state has the same manifest, whatever the mesh.
 
 #include <cstdint>
 #include <map>
@@ -37,7 +37,8 @@ CheckpointManifest parse_manifest(const std::string& text, const std::string& pa
 void check_sizes(const CheckpointManifest& manifest, const std::string& root);
 // Missing or of other bytes; of a tensor file the header only.
 void check_bytes(const CheckpointManifest& manifest, const std::string& root, const std::string& file);
-void check_tensor(const CheckpointManifest& manifest, const std::string& root, const std::string& file, const std::string& tensor, uint64_t hash);
+void check_tensor(const CheckpointManifest& manifest, const std::string& root, const std::string& file, const std::string& tensor,
+                  uint64_t hash);
 // Reads everything. Returns the number of bytes.
 int64_t check_everything(const CheckpointManifest& manifest, const std::string& root);
 

@@ -44,7 +44,8 @@ at::ScalarType floating_type(DType dtype) {
   return at::kFloat;
 }
 
-void for_each_piece(const ParameterPart& part, const WeightEntry& e, const std::function<void(const at::Tensor&, const Box&)>& fn) {
+void for_each_piece(const ParameterPart& part, const WeightEntry& e,
+                    const std::function<void(const at::Tensor&, const Box&)>& fn) {
   for (const LocalBox& mine : part.boxes)
     for_each_part(intersect(e.box, mine.box), kPieceElements, [&](const Box& piece) {
       Box here{mine.local_offset, piece.size};

@@ -30,9 +30,10 @@ at::Tensor narrow_to(const at::Tensor& t, const Box& box);
 // The dtype of ATen; F32, BF16 and F16 only.
 at::ScalarType floating_type(DType dtype);
 
-// Where a rank's part and a tensor on disk meet: a view of the part and its box of the tensor on disk (shaped as e.box), in pieces of at
-// most 4 MiB of fp32, so that what is made of a piece on the way stays small.
-void for_each_piece(const ParameterPart& part, const WeightEntry& e, const std::function<void(const at::Tensor&, const Box&)>& fn);
+// Where a rank's part and a tensor on disk meet: a view of the part and its box of the tensor on disk (shaped as e.box), in
+// pieces of at most 4 MiB of fp32, so that what is made of a piece on the way stays small.
+void for_each_piece(const ParameterPart& part, const WeightEntry& e,
+                    const std::function<void(const at::Tensor&, const Box&)>& fn);
 
 // Bytes of a tensor on disk of `shape`: the box of them as fp32, read and nothing else.
 at::Tensor read_box(std::span<const std::byte> bytes, DType dtype, const std::vector<int64_t>& shape, const Box& box);

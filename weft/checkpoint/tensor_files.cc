@@ -18,7 +18,8 @@ std::vector<TensorShape> shapes_of(const std::vector<StoredTensor>& tensors) {
   return out;
 }
 
-TensorFile tensor_file(std::string path, SafetensorsPlan plan, const std::unordered_map<std::string, const StoredTensor*>& by_name) {
+TensorFile tensor_file(std::string path, SafetensorsPlan plan,
+                       const std::unordered_map<std::string, const StoredTensor*>& by_name) {
   TensorFile file{std::move(path), std::move(plan), {}};
   for (const TensorInfo& t : file.plan.tensors) file.tensors.push_back(*by_name.at(t.name));
   return file;
@@ -36,8 +37,8 @@ TensorFile plan_tensor_file(const std::string& path, std::vector<StoredTensor> t
   return tensor_file(path, plan_safetensors(path, shapes_of(tensors)), names_of(tensors));
 }
 
-std::vector<TensorFile> plan_sharded_tensor_files(const std::string& dir, const std::vector<StoredTensor>& tensors, int64_t max_shard_bytes,
-                                                  std::string* index) {
+std::vector<TensorFile> plan_sharded_tensor_files(const std::string& dir, const std::vector<StoredTensor>& tensors,
+                                                  int64_t max_shard_bytes, std::string* index) {
   ShardedPlan plan = plan_sharded_safetensors(shapes_of(tensors), max_shard_bytes);
   const auto by_name = names_of(tensors);
   std::vector<TensorFile> files;

@@ -1,6 +1,6 @@
 #pragma once
-// Tensor files that the ranks of a mesh write together: planned alike on every rank, created by one at their full size, then each rank
-// writes what it has at its place.
+// Tensor files that the ranks of a mesh write together: planned alike on every rank, created by one at their full size, then each
+// rank writes what it has at its place.
 
 #include <cstdint>
 #include <functional>
@@ -19,15 +19,15 @@ struct StoredTensor {
 };
 
 struct TensorFile {
-  std::string path;                   // below the directory that is written
+  std::string path;  // below the directory that is written
   SafetensorsPlan plan;
   std::vector<StoredTensor> tensors;  // of plan.tensors, in that order
 };
 
 TensorFile plan_tensor_file(const std::string& path, std::vector<StoredTensor> tensors);
 // DIR/model*.safetensors; `index`: the text of their index, empty where there is one file.
-std::vector<TensorFile> plan_sharded_tensor_files(const std::string& dir, const std::vector<StoredTensor>& tensors, int64_t max_shard_bytes,
-                                                  std::string* index);
+std::vector<TensorFile> plan_sharded_tensor_files(const std::string& dir, const std::vector<StoredTensor>& tensors,
+                                                  int64_t max_shard_bytes, std::string* index);
 
 // One rank, before any writes; the folders are there. SystemError.
 void create_tensor_files(const std::string& root, const std::vector<TensorFile>& files);

@@ -60,10 +60,12 @@ TEST(TensorFiles, MemoryBesideThePartIsAPiece) {
 TEST(TensorFiles, ErrorsNameTheFile) {
   const TemporaryDirectory dir;
   const std::vector<TensorFile> files = {plan_tensor_file("none/t.safetensors", {stored_whole("t", {2}, DType::kF32)})};
-  EXPECT_NE(message_of<SystemError>([&] { create_tensor_files(dir.path(), files); }).find("t.safetensors: cannot create"), std::string::npos);
+  EXPECT_NE(message_of<SystemError>([&] { create_tensor_files(dir.path(), files); }).find("t.safetensors: cannot create"),
+            std::string::npos);
   const at::Tensor t = at::arange(2, at::kFloat);
-  EXPECT_NE(message_of<SystemError>([&] { write_parts(dir.path(), files, [&](const WeightEntry&) { return whole_parameter(t); }); })
-                .find("t.safetensors: cannot open"),
+  EXPECT_NE(message_of<SystemError>([&] {
+              write_parts(dir.path(), files, [&](const WeightEntry&) { return whole_parameter(t); });
+            }).find("t.safetensors: cannot open"),
             std::string::npos);
   // A rank that has nothing of a file needs no file.
   EXPECT_EQ(write_parts(dir.path(), files, [&](const WeightEntry&) { return ParameterPart{t, {}}; }).bytes, 0);

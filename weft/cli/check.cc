@@ -13,7 +13,8 @@ namespace weft {
 
 Command check_command() {
   return {"check",
-          "Holds a checkpoint against a golden file made with transformers (tools/make_golden.py): logits, gradients, routes, tokens.",
+          "Holds a checkpoint against a golden file made with transformers (tools/make_golden.py): logits, gradients, routes, "
+          "tokens.",
           "DIR",
           {{"--golden", "FILE", "the golden; default: DIR/golden.safetensors"},
            {"--param-dtype", "DTYPE", "float32 (default) or bfloat16"},
@@ -29,26 +30,31 @@ Command check_command() {
           [](const Arguments& args, const Registry& registry) -> int {
             set_num_threads(static_cast<int>(args.get_int("--threads", 0)));
             const auto dtype = parse_dtype(args.get("--param-dtype", "float32"));
-            if (!dtype) throw UsageError(fmt::format("--param-dtype {}: expected float32 or bfloat16", args.get("--param-dtype")));
+            if (!dtype)
+              throw UsageError(fmt::format("--param-dtype {}: expected float32 or bfloat16", args.get("--param-dtype")));
             CheckOptions options;
             if (*dtype == DType::kBF16) options = bf16_check_options();
             const auto check = [&](std::shared_ptr<const RankMesh> mesh) {
               LoadedModel m = load_model(args.positional[0], dtype, args.get("--device", "cpu"), registry.families, mesh);
-              return check_model(m, args.get("--golden", (std::filesystem::path(m.dir) / "golden.safetensors").string()), options);
+              return check_model(m, args.get("--golden", (std::filesystem::path(m.dir) / "golden.safetensors").string()),
+                                 options);
             };
             CheckReport report;
             bool main = true;
             if (args.has("--mesh")) {
               const LaunchWorld launched = launch_world();
               const ParallelDims dims = parse_parallel_dims(args.get("--mesh"), launched.mpi ? launched.size : 0, {"oe"});
-              const TokenSharing sharing{parse_context_split(args.get("--cp-split", "zigzag"), "--cp-split"), args.has("--sequence-parallel")};
+              const TokenSharing sharing{parse_context_split(args.get("--cp-split", "zigzag"), "--cp-split"),
+                                         args.has("--sequence-parallel")};
               check_model_on_mesh(args.positional[0], registry.families, dims, sharing, {});
               CommOptions comm;
               comm.threads_per_rank = static_cast<int>(args.get_int("--threads", 0));
               run_ranks(static_cast<int>(dims.world()), comm, [&](Communicator& world) {
                 CheckReport mine = check(make_rank_mesh(dims, world, sharing));
-                if (world.rank() == 0) report = std::move(mine);
-                else if (launched.mpi) report = std::move(mine), main = false;
+                if (world.rank() == 0)
+                  report = std::move(mine);
+                else if (launched.mpi)
+                  report = std::move(mine), main = false;
               });
             } else {
               report = check(nullptr);

@@ -11,8 +11,8 @@
 namespace weft {
 namespace {
 
-// Shared buffers up to this size have two halves that gathers take in turn, so that one meeting is enough: at 64 KB on 4 ranks a gather takes
-// half the time. Larger ones save the memory.
+// Shared buffers up to this size have two halves that gathers take in turn, so that one meeting is enough: at 64 KB on 4 ranks a
+// gather takes half the time. Larger ones save the memory.
 constexpr int64_t kTwoHalves = int64_t{1} << 20;
 
 // Up to this an all-reduce sends each input whole and every rank joins all of them: one exchange instead of two. For 8 ranks that
@@ -75,11 +75,12 @@ std::vector<int64_t> even_shares(int64_t count, int n) {
 
 // ---- SharedBuffer
 
-SharedBuffer::Memory::Memory(int64_t bytes) : data_(static_cast<std::byte*>(::operator new(static_cast<size_t>(bytes), std::align_val_t{4096}))) {
+SharedBuffer::Memory::Memory(int64_t bytes)
+    : data_(static_cast<std::byte*>(::operator new (static_cast<size_t>(bytes), std::align_val_t{4096}))) {
   // Fewer page faults and TLB misses for large buffers; where the system has no huge pages nothing changes.
   if (bytes >= (4 << 20)) ::madvise(data_, static_cast<size_t>(bytes), MADV_HUGEPAGE);
 }
-SharedBuffer::Memory::~Memory() { ::operator delete(data_, std::align_val_t{4096}); }
+SharedBuffer::Memory::~Memory() { ::operator delete (data_, std::align_val_t{4096}); }
 
 // ---- Communicator
 
@@ -95,7 +96,8 @@ double Communicator::seconds_waited() const {
 }
 
 int Communicator::check_member(int member, const char* name) const {
-  if (member < 0 || member >= size()) throw ValueError(fmt::format("'{}' has ranks 0 to {}, not {} {}", axis(), size() - 1, name, member));
+  if (member < 0 || member >= size())
+    throw ValueError(fmt::format("'{}' has ranks 0 to {}, not {} {}", axis(), size() - 1, name, member));
   return member;
 }
 
@@ -134,7 +136,8 @@ Work Communicator::enqueue(std::shared_ptr<Op> op, std::string_view purpose) con
   return Work(std::move(op));
 }
 
-Work Communicator::all_gather(const void* mine, void* all, std::span<const int64_t> counts, DType dtype, std::string_view purpose) const {
+Work Communicator::all_gather(const void* mine, void* all, std::span<const int64_t> counts, DType dtype,
+                              std::string_view purpose) const {
   check_counts(counts, "all_gather");
   auto op = new_op(OpKind::kAllGather, dtype);
   op->bytes = sum(counts) * dtype_bytes(dtype);
@@ -155,7 +158,8 @@ Work Communicator::reduce_scatter(const void* all, void* mine, std::span<const i
   return enqueue(std::move(op), purpose);
 }
 
-Work Communicator::all_reduce(const void* in, void* out, int64_t count, DType dtype, ReduceOp reduce, std::string_view purpose) const {
+Work Communicator::all_reduce(const void* in, void* out, int64_t count, DType dtype, ReduceOp reduce,
+                              std::string_view purpose) const {
   if (count < 0) throw ValueError(fmt::format("all_reduce: negative count {}", count));
   check_reducible(dtype, reduce);
   const int64_t width = dtype_bytes(dtype);
@@ -164,7 +168,8 @@ Work Communicator::all_reduce(const void* in, void* out, int64_t count, DType dt
   op->bytes = count * width;
   if (size() == 1 || op->bytes <= kSmallReduce) {
     const std::byte* source = as_bytes(in);
-    if (size() > 1 && !group_->engine->device_memory()) {  // a device joins when its inputs have gone, so that none is overwritten
+    if (size() > 1 &&
+        !group_->engine->device_memory()) {  // a device joins when its inputs have gone, so that none is overwritten
       op->owned.assign(source, source + op->bytes);
       source = op->owned.data();
     }
@@ -186,13 +191,14 @@ Work Communicator::all_reduce(const void* in, void* out, int64_t count, DType dt
   return enqueue(std::move(op), purpose);
 }
 
-Work Communicator::all_to_all(const void* send, std::span<const int64_t> send_counts, void* recv, std::span<const int64_t> recv_counts,
-                              DType dtype, std::string_view purpose) const {
+Work Communicator::all_to_all(const void* send, std::span<const int64_t> send_counts, void* recv,
+                              std::span<const int64_t> recv_counts, DType dtype, std::string_view purpose) const {
   check_counts(send_counts, "all_to_all, send");
   check_counts(recv_counts, "all_to_all, receive");
   const size_t me = static_cast<size_t>(rank());
   if (send_counts[me] != recv_counts[me])
-    throw ValueError(fmt::format("all_to_all: rank {} sends {} elements to itself and receives {}", rank(), send_counts[me], recv_counts[me]));
+    throw ValueError(
+        fmt::format("all_to_all: rank {} sends {} elements to itself and receives {}", rank(), send_counts[me], recv_counts[me]));
   const int64_t width = dtype_bytes(dtype);
   auto op = new_op(OpKind::kAllToAll, dtype);
   op->bytes = std::max(sum(send_counts), sum(recv_counts)) * width;
@@ -227,7 +233,8 @@ Work Communicator::broadcast(void* data, int64_t count, DType dtype, int root, s
   return enqueue(std::move(op), purpose);
 }
 
-Work Communicator::gather(const void* mine, void* all, std::span<const int64_t> counts, DType dtype, int root, std::string_view purpose) const {
+Work Communicator::gather(const void* mine, void* all, std::span<const int64_t> counts, DType dtype, int root,
+                          std::string_view purpose) const {
   check_member(root, "root");
   check_counts(counts, "gather");
   auto op = new_op(OpKind::kGather, dtype);
@@ -242,7 +249,8 @@ Work Communicator::gather(const void* mine, void* all, std::span<const int64_t> 
   return enqueue(std::move(op), purpose);
 }
 
-Work Communicator::scatter(const void* all, void* mine, std::span<const int64_t> counts, DType dtype, int root, std::string_view purpose) const {
+Work Communicator::scatter(const void* all, void* mine, std::span<const int64_t> counts, DType dtype, int root,
+                           std::string_view purpose) const {
   check_member(root, "root");
   check_counts(counts, "scatter");
   auto op = new_op(OpKind::kScatter, dtype);
@@ -293,7 +301,8 @@ Work Communicator::barrier(std::string_view purpose) const {
 
 SharedBuffer Communicator::shared_buffer(int64_t bytes) const {
   if (bytes < 0) throw ValueError(fmt::format("shared_buffer: {} bytes", bytes));
-  if (group_->host) throw ValueError(fmt::format("shared_buffer: '{}' takes device memory, which ranks do not share; use all_gather", axis()));
+  if (group_->host)
+    throw ValueError(fmt::format("shared_buffer: '{}' takes device memory, which ranks do not share; use all_gather", axis()));
   SharedBuffer out;
   out.bytes_ = bytes;
   out.group_id_ = group_->id;
@@ -305,7 +314,8 @@ SharedBuffer Communicator::shared_buffer(int64_t bytes) const {
   // The others copy rank 0's handle, which stays where it is until they have.
   int64_t here[2] = {static_cast<int64_t>(reinterpret_cast<intptr_t>(&out.memory_)), bytes};
   broadcast(here, 2, DType::kI64, 0, "setup").wait();
-  if (here[1] != bytes) throw ValueError(fmt::format("shared_buffer: rank {} asks for {} bytes and rank 0 for {}", rank(), bytes, here[1]));
+  if (here[1] != bytes)
+    throw ValueError(fmt::format("shared_buffer: rank {} asks for {} bytes and rank 0 for {}", rank(), bytes, here[1]));
   if (rank() != 0) out.memory_ = *reinterpret_cast<const std::shared_ptr<SharedBuffer::Memory>*>(static_cast<intptr_t>(here[0]));
   barrier("setup").wait();
   return out;
@@ -319,12 +329,14 @@ Work Communicator::all_gather_shared(const void* mine, std::span<const int64_t> 
   op->bytes = sum(counts) * width;
   if (!into.memory_ || into.group_id_ != group_->id)
     throw ValueError(fmt::format("all_gather_shared: the buffer was not made by this communicator ('{}')", axis()));
-  if (op->bytes > into.bytes_) throw ValueError(fmt::format("all_gather_shared: {} bytes into a buffer of {}", op->bytes, into.bytes_));
+  if (op->bytes > into.bytes_)
+    throw ValueError(fmt::format("all_gather_shared: {} bytes into a buffer of {}", op->bytes, into.bytes_));
   if (into.mine_->held) throw ValueError("all_gather_shared: release() what was gathered into this buffer first");
   into.mine_->held = true;
   if (into.second_half_ > 0) into.mine_->offset = into.second_half_ - into.mine_->offset;
   if (group_->engine->shares_memory()) {
-    const int64_t offset = sum(counts.first(static_cast<size_t>(rank()))) * width, bytes = counts[static_cast<size_t>(rank())] * width;
+    const int64_t offset = sum(counts.first(static_cast<size_t>(rank()))) * width,
+                  bytes = counts[static_cast<size_t>(rank())] * width;
     Step own = new_step(*group_);
     own.pieces[static_cast<size_t>(rank())] = {as_bytes(mine), bytes, into.memory_->data() + into.mine_->offset + offset, bytes};
     // All have released; of two halves this one was when all came to the gather before this.

@@ -54,7 +54,8 @@ TEST_P(BothProgress, ManyOpenOperationsWaitedForInReverse) {
       in[static_cast<size_t>(i)].assign(kCount, static_cast<float>(i + world.rank()));
       out[static_cast<size_t>(i)].resize(kCount);
       // Sizes on both sides of the two ways of an all-reduce.
-      open.push_back(world.all_reduce(in[static_cast<size_t>(i)].data(), out[static_cast<size_t>(i)].data(), i % 2 ? kCount : 10, DType::kF32, ReduceOp::kSum));
+      open.push_back(world.all_reduce(in[static_cast<size_t>(i)].data(), out[static_cast<size_t>(i)].data(), i % 2 ? kCount : 10,
+                                      DType::kF32, ReduceOp::kSum));
     }
     for (int i = kOpen - 1; i >= 0; --i) {
       open[static_cast<size_t>(i)].wait();

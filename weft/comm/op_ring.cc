@@ -155,7 +155,8 @@ const OpRecord* OpRing::find(uint64_t group_id, uint64_t sequence) const {
   for (uint64_t i = next; i > 0 && next - i < RankRecord::kOps; --i) {
     const OpRecord& op = record_->ops[(i - 1) % RankRecord::kOps];
     const int slot = op.group_slot.load();
-    if (slot >= 0 && op.peer.load() < 0 && op.sequence.load() == sequence && record_->groups[slot].id.load() == group_id) return &op;
+    if (slot >= 0 && op.peer.load() < 0 && op.sequence.load() == sequence && record_->groups[slot].id.load() == group_id)
+      return &op;
   }
   return nullptr;
 }

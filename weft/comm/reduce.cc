@@ -51,18 +51,23 @@ struct Add {
 };
 struct Min {
   template <class T>
-  static T join(T a, T b) { return a < b || a != a ? a : b; }
+  static T join(T a, T b) {
+    return a < b || a != a ? a : b;
+  }
 };
 struct Max {
   template <class T>
-  static T join(T a, T b) { return a > b || a != a ? a : b; }
+  static T join(T a, T b) {
+    return a > b || a != a ? a : b;
+  }
 };
 
 // The tree over parts [low, high) for elements [begin, begin + n), n <= kBlock. Returns where the values are: a part itself where
 // it needs no widening, else scratch[0 .. n). Scratch of one level below starts kBlock further.
 // Not inlined: g++ unrolls the recursion several levels deep for each type, which makes half a minute of one file and no speed.
 template <class T, class Join, class W = typename Widened<T>::type>
-[[gnu::noinline]] const W* tree(std::span<const std::byte* const> parts, int low, int high, int64_t begin, int64_t n, W* scratch) {
+[[gnu::noinline]] const W* tree(std::span<const std::byte* const> parts, int low, int high, int64_t begin, int64_t n,
+                                W* scratch) {
   if (high - low == 1) {
     const T* source = reinterpret_cast<const T*>(parts[static_cast<size_t>(low)]) + begin;
     if constexpr (std::is_same_v<T, W>) {
@@ -133,7 +138,8 @@ void reduce_parts(std::span<const std::byte* const> parts, std::byte* out, int64
   WEFT_CHECK(!parts.empty(), "nothing to join");
   check_reducible(dtype, op);
   if (dtype == DType::kF32 && op == ReduceOp::kSum && parts.size() == 2)
-    return add_two(reinterpret_cast<const float*>(parts[0]), reinterpret_cast<const float*>(parts[1]), reinterpret_cast<float*>(out), count);
+    return add_two(reinterpret_cast<const float*>(parts[0]), reinterpret_cast<const float*>(parts[1]),
+                   reinterpret_cast<float*>(out), count);
   switch (dtype) {
     case DType::kF64: return join_by<double>(parts, out, count, op);
     case DType::kF32: return join_by<float>(parts, out, count, op);

@@ -12,7 +12,7 @@
 namespace weft {
 namespace {
 
-constexpr double kLook = 0.1;        // seconds between two looks
+constexpr double kLook = 0.1;         // seconds between two looks
 constexpr int kRanks = 16, kOps = 6;  // of a report
 
 double seconds_since(int64_t ns) { return 1e-9 * static_cast<double>(steady_ns() - ns); }
@@ -196,10 +196,15 @@ std::string Watchdog::judge(const Wait& wait) const {
   if (absent.empty() && !unseen.empty())
     return fmt::format("{} on other hosts did not come to {}, where rank {} has waited for {:.1f} s", rank_list(unseen),
                        wait.text(), wait.rank, wait.seconds);
-  if (absent.empty()) return fmt::format("{} is stuck for {:.1f} s on rank {} although all ranks in sight called it", wait.text(), wait.seconds, wait.rank);
+  if (absent.empty())
+    return fmt::format("{} is stuck for {:.1f} s on rank {} although all ranks in sight called it", wait.text(), wait.seconds,
+                       wait.rank);
   // Who waits itself is held up by another.
   std::vector<int> idle = absent;
-  std::erase_if(idle, [&](int r) { Wait other; return find_wait(r, &other); });
+  std::erase_if(idle, [&](int r) {
+    Wait other;
+    return find_wait(r, &other);
+  });
   return fmt::format("{}{} did not come to {}, where rank {} has waited for {:.1f} s", rank_list(idle.empty() ? absent : idle),
                      unseen.empty() ? "" : fmt::format(" and, on other hosts, {}", rank_list(unseen)), wait.text(), wait.rank,
                      wait.seconds);
@@ -250,9 +255,10 @@ std::string Watchdog::report() const {
     if (!rings_[r]) continue;
     if (++shown > kRanks) return out + "(more ranks)\n";
     Wait wait;
-    out += fmt::format("last operations of rank {}{}:\n{}", r,
-                       find_wait(static_cast<int>(r), &wait) ? fmt::format(" (waits for {:.1f} s in {})", wait.seconds, wait.text()) : "",
-                       rings_[r]->last_operations(kOps));
+    out += fmt::format(
+        "last operations of rank {}{}:\n{}", r,
+        find_wait(static_cast<int>(r), &wait) ? fmt::format(" (waits for {:.1f} s in {})", wait.seconds, wait.text()) : "",
+        rings_[r]->last_operations(kOps));
   }
   if (out.ends_with('\n')) out.pop_back();
   return out;

@@ -39,9 +39,9 @@ void write_file_atomically(const std::string& path, std::string_view text);
 // Whole file as text. FileError when it cannot be read or is larger than max_bytes.
 std::string read_text_file(const std::string& path, int64_t max_bytes = int64_t{1} << 30);
 
-// A directory filled under `path`.tmp-<random> and renamed to `path`. An existing `path` is an error at once unless `replace`, which
-// exchanges the two in one step and deletes the old one; where the file system cannot, the old one is `path`.old for a moment, where a
-// crash would leave it.
+// A directory filled under `path`.tmp-<random> and renamed to `path`. An existing `path` is an error at once unless `replace`,
+// which exchanges the two in one step and deletes the old one; where the file system cannot, the old one is `path`.old for a
+// moment, where a crash would leave it.
 class AtomicDirectory {
  public:
   explicit AtomicDirectory(std::string path, bool replace = false);

@@ -13,8 +13,8 @@
 namespace weft {
 namespace {
 
-// Elements are multiplied by keys and summed: one multiplication each, as every byte that is saved passes here. Keys are odd, so that no
-// change of one element is lost, and random: a table for the place in a block, and a word of the block.
+// Elements are multiplied by keys and summed: one multiplication each, as every byte that is saved passes here. Keys are odd, so
+// that no change of one element is lost, and random: a table for the place in a block, and a word of the block.
 constexpr int64_t kBlock = 1024;
 constexpr std::array<uint64_t, kBlock> kKeys = [] {
   std::array<uint64_t, kBlock> keys{};

@@ -41,9 +41,11 @@ TEST(ContentHash, EveryFlippedBitAndEveryExchangeShows) {
     bytes[bit / 8] ^= std::byte{1} << (bit % 8);
   }
   for (size_t i = 0; i + 1 < 1500; i += 13) {
-    std::swap_ranges(bytes.begin() + static_cast<long>(4 * i), bytes.begin() + static_cast<long>(4 * i + 4), bytes.begin() + 4 * 1499);
+    std::swap_ranges(bytes.begin() + static_cast<long>(4 * i), bytes.begin() + static_cast<long>(4 * i + 4),
+                     bytes.begin() + 4 * 1499);
     EXPECT_NE(hash_elements(bytes, 4, 0), whole) << i;
-    std::swap_ranges(bytes.begin() + static_cast<long>(4 * i), bytes.begin() + static_cast<long>(4 * i + 4), bytes.begin() + 4 * 1499);
+    std::swap_ranges(bytes.begin() + static_cast<long>(4 * i), bytes.begin() + static_cast<long>(4 * i + 4),
+                     bytes.begin() + 4 * 1499);
   }
   EXPECT_EQ(hash_elements(bytes, 4, 0), whole);
 }

@@ -13,7 +13,8 @@ namespace {
 // The library repeats bytes of the file, which may be anything.
 std::string printable(std::string_view text) {
   std::string out;
-  for (const unsigned char c : text) out += c >= 0x20 && c < 0x7f ? std::string(1, static_cast<char>(c)) : fmt::format("\\x{:02x}", c);
+  for (const unsigned char c : text)
+    out += c >= 0x20 && c < 0x7f ? std::string(1, static_cast<char>(c)) : fmt::format("\\x{:02x}", c);
   return out;
 }
 

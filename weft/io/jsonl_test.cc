@@ -42,7 +42,8 @@ TEST(Jsonl, NamesFileLineAndReason) {
     (void)parse_json("{\"\x1b[31m\xa0", "f", "");
     ADD_FAILURE() << "no error";
   } catch (const FileError& e) {
-    EXPECT_TRUE(std::all_of(e.what(), e.what() + std::strlen(e.what()), [](char c) { return c >= 0x20 && c < 0x7f; })) << e.what();
+    EXPECT_TRUE(std::all_of(e.what(), e.what() + std::strlen(e.what()), [](char c) { return c >= 0x20 && c < 0x7f; }))
+        << e.what();
   }
   EXPECT_THAT(message_of<FileError>([&] { file.json(2); }), HasSubstr("line 3: duplicate key"));
   EXPECT_THAT(message_of<FileError>([&] { JsonlFile f(dir.write("y.jsonl", "{}\n{\"a\":\"\xc3\"}\n")); }),

@@ -1,7 +1,7 @@
 #pragma once
-// A file that several processes write together, each at its own places. One creates it at its full size; then every writer opens it and
-// writes what is its own: no byte is read, so that no client of a network file system fills up a page with what others have written.
-// Errors: SystemError with path, reason and what to do.
+// A file that several processes write together, each at its own places. One creates it at its full size; then every writer opens
+// it and writes what is its own: no byte is read, so that no client of a network file system fills up a page with what others
+// have written. Errors: SystemError with path, reason and what to do.
 
 #include <cstddef>
 #include <cstdint>
@@ -11,8 +11,9 @@
 
 namespace weft {
 
-// A new file of `size` bytes that begins with `start`; the rest is zero. Where the file system can it takes the space now, so that a full
-// disk is known before anyone writes. Not synced: whoever makes it final does that. The caller removes it after an error.
+// A new file of `size` bytes that begins with `start`; the rest is zero. Where the file system can it takes the space now, so
+// that a full disk is known before anyone writes. Not synced: whoever makes it final does that. The caller removes it after an
+// error.
 void create_positioned_file(const std::string& path, std::string_view start, int64_t size);
 
 // A writer's hand on it. Not shared by threads: each opens its own.

@@ -73,17 +73,19 @@ struct SafetensorsPlan {
   int64_t size = 0;                 // of the file [bytes]
 };
 
-// Tensors lie in the order given. Where that would leave a tensor unaligned for its dtype (PyTorch refuses to view those), wider dtypes go
-// first, order kept within a width.
-SafetensorsPlan plan_safetensors(const std::string& file, const std::vector<TensorShape>& tensors, const Metadata& metadata = kPytorchMetadata);
+// Tensors lie in the order given. Where that would leave a tensor unaligned for its dtype (PyTorch refuses to view those), wider
+// dtypes go first, order kept within a width.
+SafetensorsPlan plan_safetensors(const std::string& file, const std::vector<TensorShape>& tensors,
+                                 const Metadata& metadata = kPytorchMetadata);
 
-// model.safetensors, or where the sum exceeds max_shard_bytes, model-0000i-of-0000n.safetensors and model.safetensors.index.json. Tensors
-// stay in order; a tensor larger than max_shard_bytes gets a shard of its own.
+// model.safetensors, or where the sum exceeds max_shard_bytes, model-0000i-of-0000n.safetensors and model.safetensors.index.json.
+// Tensors stay in order; a tensor larger than max_shard_bytes gets a shard of its own.
 struct ShardedPlan {
   std::vector<SafetensorsPlan> files;
   std::string index;  // text of kSafetensorsIndex; empty: one file without
 };
-ShardedPlan plan_sharded_safetensors(const std::vector<TensorShape>& tensors, int64_t max_shard_bytes, const Metadata& metadata = kPytorchMetadata);
+ShardedPlan plan_sharded_safetensors(const std::vector<TensorShape>& tensors, int64_t max_shard_bytes,
+                                     const Metadata& metadata = kPytorchMetadata);
 
 // ---- Written by one process, in order
 
@@ -101,7 +103,8 @@ struct TensorToSave {
 };
 
 // Writes one file atomically, as plan_safetensors says.
-void save_safetensors(const std::string& path, const std::vector<TensorToSave>& tensors, const Metadata& metadata = kPytorchMetadata);
+void save_safetensors(const std::string& path, const std::vector<TensorToSave>& tensors,
+                      const Metadata& metadata = kPytorchMetadata);
 
 // Writes what plan_sharded_safetensors says into DIR, which must exist and hold no weights. Returns the file names written.
 std::vector<std::string> save_sharded_safetensors(const std::string& dir, const std::vector<TensorToSave>& tensors,

@@ -79,7 +79,8 @@ void write_file(const std::string& path, const SafetensorsPlan& plan, const std:
       written += static_cast<int64_t>(bytes.size());
       file.write(bytes);
     });
-    WEFT_CHECK(written == info.num_bytes(), "tensor \"{}\": {} bytes produced, {} announced", info.name, written, info.num_bytes());
+    WEFT_CHECK(written == info.num_bytes(), "tensor \"{}\": {} bytes produced, {} announced", info.name, written,
+               info.num_bytes());
   }
   file.commit();
 }
@@ -98,7 +99,8 @@ TensorToSave TensorToSave::from_bytes(std::string name, DType dtype, std::vector
                                       std::span<const std::byte> bytes) {
   TensorToSave tensor{std::move(name), dtype, std::move(shape), [bytes](const Write& write) { write(bytes); }};
   const int64_t expected = TensorShape{tensor.name, dtype, tensor.shape}.num_bytes();
-  WEFT_CHECK(expected == static_cast<int64_t>(bytes.size()), "tensor \"{}\": {} bytes for a shape of {}", tensor.name, bytes.size(), expected);
+  WEFT_CHECK(expected == static_cast<int64_t>(bytes.size()), "tensor \"{}\": {} bytes for a shape of {}", tensor.name,
+             bytes.size(), expected);
   return tensor;
 }
 
@@ -131,7 +133,8 @@ ShardedPlan plan_sharded_safetensors(const std::vector<TensorShape>& tensors, in
   index["metadata"]["total_size"] = total;
   nlohmann::json weight_map = nlohmann::json::object();
   for (size_t i = 0; i < shards.size(); ++i) {
-    plan.files.push_back(plan_file(fmt::format("model-{:05}-of-{:05}.safetensors", i + 1, shards.size()), std::move(shards[i]), metadata));
+    plan.files.push_back(
+        plan_file(fmt::format("model-{:05}-of-{:05}.safetensors", i + 1, shards.size()), std::move(shards[i]), metadata));
     for (const TensorInfo& tensor : plan.files.back().tensors) weight_map[tensor.name] = plan.files.back().file;
   }
   index["weight_map"] = weight_map;

@@ -34,13 +34,13 @@ constexpr int64_t attention_scratch(int64_t head_dim) {
   return kQueryTile * (3 * padded16(head_dim) + 64) + 64 * (head_dim + padded16(head_dim));
 }
 
-// One (sequence, key/value head) of the backward. Strides count elements; q, d_o, o, dq rows hold the group's heads side by side. k, v, dk
-// and dv begin at the sequence's first row, the others at row 0 of the call.
+// One (sequence, key/value head) of the backward. Strides count elements; q, d_o, o, dq rows hold the group's heads side by side.
+// k, v, dk and dv begin at the sequence's first row, the others at row 0 of the call.
 struct AttentionBackward {
   int64_t length = 0, group = 0, head_dim = 0;
   const QueryRun* runs = nullptr;  // of this sequence
   int64_t num_runs = 0;
-  int64_t seen = 0;  // keys that some query row sees: the others' gradients are zero
+  int64_t seen = 0;                        // keys that some query row sees: the others' gradients are zero
   bool bf16_in = false, bf16_out[3] = {};  // of dq, dk, dv
   const void *q = nullptr, *k = nullptr, *v = nullptr, *o = nullptr, *d_o = nullptr;
   int64_t q_stride = 0, k_stride = 0, v_stride = 0, o_stride = 0, d_o_stride = 0;
@@ -71,8 +71,6 @@ namespace avx512 {
 extern const AttentionTable kAttention;
 }
 
-inline const AttentionTable& attention_table() {
-  return select(portable::kAttention, avx2::kAttention, avx512::kAttention);
-}
+inline const AttentionTable& attention_table() { return select(portable::kAttention, avx2::kAttention, avx512::kAttention); }
 
 }  // namespace weft::kernels

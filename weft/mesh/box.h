@@ -24,8 +24,8 @@ struct Box {
 // element.
 Box intersect(const Box& a, const Box& b);
 
-// Calls fn(first, count) for the longest runs of consecutive elements that a box is made of in a row-major tensor of `shape`, ascending;
-// `first` counts elements of the tensor.
+// Calls fn(first, count) for the longest runs of consecutive elements that a box is made of in a row-major tensor of `shape`,
+// ascending; `first` counts elements of the tensor.
 template <typename Fn>
 void for_each_run(const std::vector<int64_t>& shape, const Box& box, const Fn& fn) {
   if (box.numel() == 0) return;

@@ -141,8 +141,10 @@ class Parser {
     const int64_t n = dims.ranks_per_replica(), size = size_of(name);
     if (size == -1) return n;
     if (n % size != 0)
-      fail(fmt::format("{}={} takes its ranks from fsdp={} x cp={} x tp={} = {} and does not divide it; {}", name, size, dims.fsdp, dims.cp, dims.tp, n,
-                       world_ == 0 && n == 1 ? fmt::format("write fsdp={},{}={}", size, name, size) : fmt::format("{} can be {}", name, divisors(n))));
+      fail(fmt::format("{}={} takes its ranks from fsdp={} x cp={} x tp={} = {} and does not divide it; {}", name, size,
+                       dims.fsdp, dims.cp, dims.tp, n,
+                       world_ == 0 && n == 1 ? fmt::format("write fsdp={},{}={}", size, name, size)
+                                             : fmt::format("{} can be {}", name, divisors(n))));
     return size;
   }
 

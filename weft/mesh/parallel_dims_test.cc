@@ -121,8 +121,10 @@ TEST(ParallelDims, ErrorsPrintTheNumbersAndWhatWouldWork) {
                {"replicate=1 x fsdp=4 x cp=1 x tp=2 is 8", "there are 16 ranks", "fsdp=8 or replicate=2 or tp=4 would fit"});
   expect_error("", 2, {"is 1, but there are 2 ranks"});
   expect_error("fsdp=3,tp=3", 8, {"divisors: 1, 2, 4, 8"});
-  expect_error("fsdp=3,tp=2,ep=4", 0, {"ep=4 takes its ranks from fsdp=3 x cp=1 x tp=2 = 6 and does not divide it", "ep can be 1, 2, 3, 6"});
-  expect_error("fsdp=4,oe=3", 0, {"oe=3 takes its ranks from fsdp=4 x cp=1 x tp=1 = 4 and does not divide it", "oe can be 1, 2, 4"});
+  expect_error("fsdp=3,tp=2,ep=4", 0,
+               {"ep=4 takes its ranks from fsdp=3 x cp=1 x tp=2 = 6 and does not divide it", "ep can be 1, 2, 3, 6"});
+  expect_error("fsdp=4,oe=3", 0,
+               {"oe=3 takes its ranks from fsdp=4 x cp=1 x tp=1 = 4 and does not divide it", "oe can be 1, 2, 4"});
   expect_error("ep=2", 0, {"takes its ranks from fsdp=1 x cp=1 x tp=1 = 1", "write fsdp=2,ep=2"});
   expect_error("replicate=4,ep=2", 4, {"ep can be 1"});  // whole copies have no ranks to lend
   expect_error("fsdp=2,tp=2,fsdp=4", 0, {"fsdp is there twice, as 2 and 4"});

@@ -1,6 +1,6 @@
 #pragma once
-// Path B of the sharding contract (docs/sharding.md): what the model-parallel axes (tp, ep, a model's own) do to each parameter. A plan
-// is data: entries "parameters of this name, on this axis, so". FSDP then cuts a dim that the plan left.
+// Path B of the sharding contract (docs/sharding.md): what the model-parallel axes (tp, ep, a model's own) do to each parameter.
+// A plan is data: entries "parameters of this name, on this axis, so". FSDP then cuts a dim that the plan left.
 
 #include <span>
 #include <string>
@@ -38,8 +38,8 @@ PlanEntry cut(std::string pattern, std::string axis, int64_t dim, Shares shares 
 PlanEntry replicated(std::string pattern, std::string axis);
 PlanEntry replicated_partial(std::string pattern, std::string axis);
 
-// "PATTERN AXIS PLACEMENT", as users write entries; PLACEMENT is cut(DIM), replicated or replicated-partial. AXIS may be fsdp, where cut(DIM)
-// chooses the dim and replicated keeps the parameter whole. UsageError that says what is wrong.
+// "PATTERN AXIS PLACEMENT", as users write entries; PLACEMENT is cut(DIM), replicated or replicated-partial. AXIS may be fsdp,
+// where cut(DIM) chooses the dim and replicated keeps the parameter whole. UsageError that says what is wrong.
 PlanEntry parse_plan_entry(const std::string& text);
 // "tp: cut(1)"
 std::string describe(const PlanEntry& e);
@@ -51,17 +51,19 @@ bool matches(const std::string& pattern, const std::string& name);
 
 // One parameter's place on the mesh.
 struct Placement {
-  Layout computed;                         // what each rank's forward reads: cut by the plan, gathered from fsdp
-  Layout layout;                           // what each rank keeps
-  std::string fsdp_axis;                   // of both layouts' mesh: over which the kept parts are gathered and gradients summed
-  std::vector<std::string> partial_axes;   // over which gradients are summed besides
-  std::string reason;                      // why that fsdp dim, for a person
+  Layout computed;                        // what each rank's forward reads: cut by the plan, gathered from fsdp
+  Layout layout;                          // what each rank keeps
+  std::string fsdp_axis;                  // of both layouts' mesh: over which the kept parts are gathered and gradients summed
+  std::vector<std::string> partial_axes;  // over which gradients are summed besides
+  std::string reason;                     // why that fsdp dim, for a person
 };
 
-// Parameters with an entry for ep live on the expert mesh, for an own axis on that one's, all others on the dense mesh. Of several
-// entries that match for an axis the last counts. FSDP's dim is an entry's for "fsdp", else chosen (choose_dim.h). UsageError, with what there is and what would work: no entry for an axis of the mesh
-// that is larger than 1, a dim that is not there, shares that the size forbids.
-Placement place_parameter(const ShardingPlan& plan, const ParallelDims& dims, const std::string& name, const std::vector<int64_t>& shape);
+// Parameters with an entry for ep live on the expert mesh, for an own axis on that one's, all others on the dense mesh. Of
+// several entries that match for an axis the last counts. FSDP's dim is an entry's for "fsdp", else chosen (choose_dim.h).
+// UsageError, with what there is and what would work: no entry for an axis of the mesh that is larger than 1, a dim that is not
+// there, shares that the size forbids.
+Placement place_parameter(const ShardingPlan& plan, const ParallelDims& dims, const std::string& name,
+                          const std::vector<int64_t>& shape);
 
 // UsageError for an entry that no name matches and for an axis that is none.
 void check_plan(const ShardingPlan& plan, const ParallelDims& dims, std::span<const std::string> names);

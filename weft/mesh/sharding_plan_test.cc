@@ -45,12 +45,15 @@ TEST(ShardingPlan, ExpertsByEpThenFsdp) {
   // 3 experts on 4 ranks: the last has none, and keeps its other dims.
   EXPECT_EQ(place_parameter(plan, dims, "mlp.experts.down_proj", {3, 64, 48}).computed.local_shape(3), (Shape{0, 64, 48}));
   // Without ep experts are sharded over all ranks of a replica, those of tp included.
-  EXPECT_EQ(place_parameter(plan, parse_parallel_dims("fsdp=2,tp=2"), "mlp.experts.down_proj", {128, 64, 48}).layout.local_shape(3), (Shape{32, 64, 48}));
+  EXPECT_EQ(
+      place_parameter(plan, parse_parallel_dims("fsdp=2,tp=2"), "mlp.experts.down_proj", {128, 64, 48}).layout.local_shape(3),
+      (Shape{32, 64, 48}));
 }
 
 TEST(ShardingPlan, TpCutsAtLeavesAndHeads) {
-  const ShardingPlan plan{cut("q", "tp", 0, Shares::kContraction, 8), cut("o", "tp", 1, Shares::kContraction, 8), cut("k", "tp", 0, Shares::kHeads, 2),
-                          cut("up", "tp", 0, Shares::kContraction), cut("embed", "tp", 0, Shares::kVocabulary), replicated("norm", "tp"),
+  const ShardingPlan plan{cut("q", "tp", 0, Shares::kContraction, 8), cut("o", "tp", 1, Shares::kContraction, 8),
+                          cut("k", "tp", 0, Shares::kHeads, 2),       cut("up", "tp", 0, Shares::kContraction),
+                          cut("embed", "tp", 0, Shares::kVocabulary), replicated("norm", "tp"),
                           replicated_partial("q_norm", "tp")};
   const ParallelDims dims = parse_parallel_dims("fsdp=2,tp=4");
   const auto at = [&](const std::string& name, const Shape& shape) { return place_parameter(plan, dims, name, shape); };
@@ -86,9 +89,10 @@ TEST(ShardingPlan, OwnAxes) {
 TEST(ShardingPlan, KeepsEveryElementOnce) {
   for (const char* mesh : {"fsdp=2,tp=2,ep=4", "replicate=2,fsdp=2,tp=2,ep=2", "cp=2,tp=4", "fsdp=3,tp=2,ep=6", "tp=8,ep=8"}) {
     const ParallelDims dims = parse_parallel_dims(mesh);
-    const ShardingPlan plan{cut("q", "tp", 0, Shares::kContraction, 8), cut("o", "tp", 1, Shares::kContraction), cut("k", "tp", 0, Shares::kHeads, 2),
-                            cut("e", "ep", 0)};
-    for (const auto& [name, shape] : std::vector<std::pair<std::string, Shape>>{{"q", {32, 5}}, {"o", {7, 50}}, {"k", {8, 3}}, {"e", {5, 6, 7}}}) {
+    const ShardingPlan plan{cut("q", "tp", 0, Shares::kContraction, 8), cut("o", "tp", 1, Shares::kContraction),
+                            cut("k", "tp", 0, Shares::kHeads, 2), cut("e", "ep", 0)};
+    for (const auto& [name, shape] :
+         std::vector<std::pair<std::string, Shape>>{{"q", {32, 5}}, {"o", {7, 50}}, {"k", {8, 3}}, {"e", {5, 6, 7}}}) {
       const Placement p = place_parameter(plan, dims, name, shape);
       for (int64_t rank = 0; rank < dims.world(); ++rank) {
         int64_t kept = 0;
@@ -106,18 +110,21 @@ TEST(ShardingPlan, KeepsEveryElementOnce) {
 }
 
 TEST(ShardingPlan, Refusals) {
-  const ShardingPlan plan{cut("q", "tp", 0, Shares::kContraction, 6), cut("k", "tp", 0, Shares::kHeads, 3), cut("e", "ep", 0), cut("v", "tp", 2)};
+  const ShardingPlan plan{cut("q", "tp", 0, Shares::kContraction, 6), cut("k", "tp", 0, Shares::kHeads, 3), cut("e", "ep", 0),
+                          cut("v", "tp", 2)};
   const auto place = [&](const char* mesh, const char* name, const Shape& shape) {
     return refusal([&] { (void)place_parameter(plan, parse_parallel_dims(mesh), name, shape); });
   };
   EXPECT_EQ(place("tp=4", "q", {24, 8}), "tp=4: q has 6 heads, which cannot be shared out whole; tp can be 1, 2");
   EXPECT_EQ(place("tp=3", "q", {24, 8}), "tp=3: q is summed in eighths; tp can be 1, 2, 4 or 8");
-  EXPECT_EQ(place("tp=2", "k", {12, 8}), "tp=2: k has 3 key/value heads, which 2 ranks cannot share in equal parts or copies; tp can be 1");
+  EXPECT_EQ(place("tp=2", "k", {12, 8}),
+            "tp=2: k has 3 key/value heads, which 2 ranks cannot share in equal parts or copies; tp can be 1");
   EXPECT_EQ(place("tp=2", "v", {12, 8}), "tp=2: v has no dim 2");
   EXPECT_EQ(place("tp=2", "x", {12, 8}), "the plan says nothing about x on tp: add an entry; there are k, q, v");
   EXPECT_EQ(place("fsdp=2,ep=2", "x", {12, 8}), "none");
   const std::vector<std::string> names{"q", "k", "v"};
-  EXPECT_EQ(refusal([&] { check_plan(plan, parse_parallel_dims("tp=2"), names); }), "the plan's entry e (ep) matches no parameter; the first of 3 is q");
+  EXPECT_EQ(refusal([&] { check_plan(plan, parse_parallel_dims("tp=2"), names); }),
+            "the plan's entry e (ep) matches no parameter; the first of 3 is q");
   EXPECT_EQ(refusal([&] { check_plan({cut("q", "pp", 0)}, parse_parallel_dims("tp=2"), names); }),
             "the plan's entry for q names the axis \"pp\": there are fsdp, tp, ep");
 }

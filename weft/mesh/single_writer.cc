@@ -7,7 +7,8 @@
 namespace weft {
 
 std::vector<LocalBox> boxes_to_write(const Layout& layout, int64_t rank) {
-  if (layout.made_of_boxes() || !layout.partials().empty()) throw ValueError("no rule who writes a tensor laid out as " + layout.to_string());
+  if (layout.made_of_boxes() || !layout.partials().empty())
+    throw ValueError("no rule who writes a tensor laid out as " + layout.to_string());
   if (!layout.mesh().contains(rank)) return {};
   // Ranks that differ along axes that cut nothing hold the same boxes.
   int64_t copies = 1, mine = 0;
@@ -27,7 +28,8 @@ std::vector<LocalBox> boxes_to_write(const Layout& layout, int64_t rank) {
     auto dim = std::find_if(size.begin(), size.end(), [&](int64_t n) { return n >= copies; });
     if (dim == size.end()) dim = std::max_element(size.begin(), size.end());
     const size_t d = static_cast<size_t>(dim - size.begin());
-    const int64_t each = (size[d] + copies - 1) / copies, begin = std::min(size[d], mine * each), end = std::min(size[d], begin + each);
+    const int64_t each = (size[d] + copies - 1) / copies, begin = std::min(size[d], mine * each),
+                  end = std::min(size[d], begin + each);
     if (begin == end) continue;
     b.box.offset[d] += begin;
     b.local_offset[d] += begin;

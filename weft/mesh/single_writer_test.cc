@@ -32,7 +32,8 @@ std::string wrong_with_writers(const Layout& layout) {
 
 TEST(SingleWriter, EveryCutOfSmallMeshes) {
   for (const std::vector<int64_t>& shape : std::vector<std::vector<int64_t>>{{}, {1}, {5}, {4, 3}, {1, 7}, {2, 3, 4}, {3, 0}})
-    for (const Case& c : all_cases(shape, two_axis_meshes(8))) ASSERT_EQ(wrong_with_writers(c.layout), "") << c.layout.to_string();
+    for (const Case& c : all_cases(shape, two_axis_meshes(8)))
+      ASSERT_EQ(wrong_with_writers(c.layout), "") << c.layout.to_string();
 }
 
 TEST(SingleWriter, RandomLayouts) {
@@ -62,7 +63,8 @@ TEST(BoxRuns, AreTheBoxInOrderAndTheLongest) {
     const std::vector<Box> tiles = random_tiles(dice, shape);
     const Box box = tiles[static_cast<size_t>(dice.below(static_cast<int64_t>(tiles.size())))];
     std::vector<int64_t> expected, found, of_parts;
-    if (box.numel() > 0) each_index(box.size, [&](const std::vector<int64_t>& i) { expected.push_back(flat_at(box.offset, i, shape)); });
+    if (box.numel() > 0)
+      each_index(box.size, [&](const std::vector<int64_t>& i) { expected.push_back(flat_at(box.offset, i, shape)); });
     int64_t end = -1;
     for_each_run(shape, box, [&](int64_t first, int64_t count) {
       EXPECT_GT(count, 0);

@@ -20,8 +20,10 @@ std::vector<ContextPiece> context_pieces(std::span<const int64_t> offsets, int64
     const auto add = [&](int64_t part) {
       const ContextPiece p{static_cast<int64_t>(s), part * n / parts, (part + 1) * n / parts};
       if (p.size() == 0) return;
-      if (!out.empty() && out.back().sequence == p.sequence && out.back().end == p.begin) out.back().end = p.end;
-      else out.push_back(p);
+      if (!out.empty() && out.back().sequence == p.sequence && out.back().end == p.begin)
+        out.back().end = p.end;
+      else
+        out.push_back(p);
     };
     add(rank);
     if (zigzag) add(parts - 1 - rank);

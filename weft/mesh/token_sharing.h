@@ -1,6 +1,6 @@
 #pragma once
-// How the ranks of the cp and tp axes share a micro-batch's tokens. Context parallelism cuts the positions of each packed sequence by
-// itself, so that every rank of cp has about as many tokens, and attends to about as many keys, whatever the lengths.
+// How the ranks of the cp and tp axes share a micro-batch's tokens. Context parallelism cuts the positions of each packed
+// sequence by itself, so that every rank of cp has about as many tokens, and attends to about as many keys, whatever the lengths.
 
 #include <cstdint>
 #include <span>
@@ -28,8 +28,9 @@ struct ContextPiece {
   bool operator==(const ContextPiece&) const = default;
 };
 
-// The pieces of rank `rank` of `cp`, by sequence, then ascending; never empty, and neighbours are joined. offsets [S+1] of the packed
-// sequences. Part i of p has positions [i*n/p, (i+1)*n/p) of n: a sequence shorter than the parts leaves ranks without any.
+// The pieces of rank `rank` of `cp`, by sequence, then ascending; never empty, and neighbours are joined. offsets [S+1] of the
+// packed sequences. Part i of p has positions [i*n/p, (i+1)*n/p) of n: a sequence shorter than the parts leaves ranks without
+// any.
 std::vector<ContextPiece> context_pieces(std::span<const int64_t> offsets, int64_t cp, int64_t rank, ContextSplit split);
 
 }  // namespace weft

@@ -22,13 +22,15 @@ TEST(ContextSplit, EveryPositionHasOneRank) {
           EXPECT_GT(p.size(), 0);
           EXPECT_TRUE(before.sequence < p.sequence || (before.sequence == p.sequence && before.end < p.begin));
           before = p;
-          for (int64_t at = p.begin; at < p.end; ++at) ++owners[static_cast<size_t>(offsets[static_cast<size_t>(p.sequence)] + at)];
+          for (int64_t at = p.begin; at < p.end; ++at)
+            ++owners[static_cast<size_t>(offsets[static_cast<size_t>(p.sequence)] + at)];
           tokens += p.size();
         }
         least = std::min(least, tokens), most = std::max(most, tokens);
       }
       for (const int count : owners) EXPECT_EQ(count, 1);
-      EXPECT_LE(most - least, 2 * static_cast<int64_t>(offsets.size())) << cp;  // a part of a sequence is at most one token longer than another
+      EXPECT_LE(most - least, 2 * static_cast<int64_t>(offsets.size()))
+          << cp;  // a part of a sequence is at most one token longer than another
     }
 }
 

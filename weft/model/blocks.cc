@@ -103,7 +103,8 @@ at::Tensor MoeMlp::forward(const nn::Normed& x, ForwardContext& ctx) {
     at::Tensor ids = ctx.routing->route(layer_, logits, params_);
     at::Tensor gates = nn::router_gates(logits, ids, params_);
     const auto experts = [&](const at::Tensor& rows, const at::Tensor& g, const at::Tensor& i) {
-      return ctx.ep() && is_cut(*gate_up_) ? moe_experts(rows, g, i, *gate_up_, *down_, *ctx.ep()) : nn::moe_experts(rows, g, i, *gate_up_, *down_);
+      return ctx.ep() && is_cut(*gate_up_) ? moe_experts(rows, g, i, *gate_up_, *down_, *ctx.ep())
+                                           : nn::moe_experts(rows, g, i, *gate_up_, *down_);
     };
     if (!ctx.tp() || ctx.sequence_parallel()) return experts(x.rounded, gates, ids);
     // Every tp rank has all rows: each does its slice.
@@ -116,8 +117,10 @@ DecoderLayer::DecoderLayer(std::string name, const ModelConfig& c, int64_t layer
   input_norm_ = add_parameter("input_layernorm.weight", {c.hidden_size}, Precision::kFp32);
   attention_ = add_module<SelfAttention>("self_attn", c, layer);
   post_norm_ = add_parameter("post_attention_layernorm.weight", {c.hidden_size}, Precision::kFp32);
-  if (c.moe_layers[static_cast<size_t>(layer)]) moe_ = add_module<MoeMlp>("mlp", c, layer);
-  else mlp_ = add_module<Mlp>("mlp", c);
+  if (c.moe_layers[static_cast<size_t>(layer)])
+    moe_ = add_module<MoeMlp>("mlp", c, layer);
+  else
+    mlp_ = add_module<Mlp>("mlp", c);
 }
 
 at::Tensor DecoderLayer::forward(const at::Tensor& x, ForwardContext& ctx) {

@@ -31,7 +31,8 @@ CausalLM::CausalLM(ModelConfig config, at::ScalarType param_dtype)
       over_projections_.push_back(
           add_parameter(fmt::format("model.over_encoded_embeddings.projection_list.{}.weight", e), {c.hidden_size, width}));
   }
-  for (int64_t i = 0; i < c.num_layers; ++i) layers_.push_back(add_module<DecoderLayer>(fmt::format("model.layers.{}", i), config_, i));
+  for (int64_t i = 0; i < c.num_layers; ++i)
+    layers_.push_back(add_module<DecoderLayer>(fmt::format("model.layers.{}", i), config_, i));
   norm_ = add_parameter("model.norm.weight", {c.hidden_size}, nn::Precision::kFp32);
   head_ = c.tied ? embed_tokens_ : add_parameter("lm_head.weight", {c.vocab_size, c.hidden_size});
   for (nn::Parameter* p : parameters()) by_name_[p->name()] = p;
@@ -46,7 +47,9 @@ nn::AttentionShape CausalLM::attention_shape() const {
   const float scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(config_.head_dim)));
   // Heads of this rank; with more ranks than key/value heads neighbours share one.
   const auto heads = [&](const char* name) {
-    return layers_.empty() ? 1 : find_parameter(fmt::format("model.layers.0.self_attn.{}.weight", name))->compute_shape()[0] / config_.head_dim;
+    return layers_.empty()
+               ? 1
+               : find_parameter(fmt::format("model.layers.0.self_attn.{}.weight", name))->compute_shape()[0] / config_.head_dim;
   };
   return {heads("q_proj"), heads("k_proj"), config_.head_dim, scale};
 }
@@ -65,7 +68,9 @@ int64_t CausalLM::num_parameters() const {
 at::Tensor CausalLM::over_rows(const at::Tensor& index, nn::Parameter& table) {
   if (!mesh_) return nn::embedding(index, table);
   const Communicator& oe = mesh_->along(mesh_->dims.view_mesh("oe"), "oe");
-  const auto rows = [&](const at::Tensor& i) { return oe.size() > 1 && table.compute_shape() != table.shape() ? exchanged_embedding(i, table, oe) : nn::embedding(i, table); };
+  const auto rows = [&](const at::Tensor& i) {
+    return oe.size() > 1 && table.compute_shape() != table.shape() ? exchanged_embedding(i, table, oe) : nn::embedding(i, table);
+  };
   if (mesh_->tp.size() == 1) return rows(index);
   return gather_rows(rows(slice_rows(index, mesh_->tp)), index.size(0), mesh_->tp);  // every tp rank has all tokens
 }
@@ -98,20 +103,25 @@ at::Tensor CausalLM::embed(const TokenBatch& batch) {
 
 at::Tensor CausalLM::forward(const TokenBatch& batch, nn::AttentionContext& attention, Routing& routing, ForwardOptions options) {
   return run([&] {
-    ForwardContext ctx{&attention, &routing, nn::rope_table(batch.positions, config_.inv_freq, config_.rope_attention_factor, device_),
-                       param_dtype_, mesh_.get(), batch.num_tokens()};
+    ForwardContext ctx{
+        &attention,   &routing,    nn::rope_table(batch.positions, config_.inv_freq, config_.rope_attention_factor, device_),
+        param_dtype_, mesh_.get(), batch.num_tokens()};
     at::Tensor x = embed(batch);
     if (ctx.sequence_parallel()) x = slice_rows(x, *ctx.tp());
     for (DecoderLayer* layer : layers_) {
-      if (options.recompute) x = nn::recompute(x, [layer, ctx](const at::Tensor& in) mutable { return layer->forward(in, ctx); });
-      else x = layer->forward(x, ctx);
+      if (options.recompute)
+        x = nn::recompute(x, [layer, ctx](const at::Tensor& in) mutable { return layer->forward(in, ctx); });
+      else
+        x = layer->forward(x, ctx);
     }
     if (ctx.sequence_parallel()) x = gather_rows(x, ctx.rows, *ctx.tp());
     return x;
   });
 }
 
-at::Tensor CausalLM::final_norm(const at::Tensor& x) { return nn::rms_norm(x, *norm_, config_.norm_eps, param_dtype_, false).rounded; }
+at::Tensor CausalLM::final_norm(const at::Tensor& x) {
+  return nn::rms_norm(x, *norm_, config_.norm_eps, param_dtype_, false).rounded;
+}
 
 at::Tensor CausalLM::logits(const at::Tensor& normed) {
   at::NoGradGuard guard;
@@ -136,7 +146,8 @@ void init_weights(CausalLM& model, uint64_t seed) {
     // Numbered by the element's place in the whole parameter, so that every rank draws its own.
     for (const LocalBox& part : p->dim() == 1 ? std::vector<LocalBox>() : local_boxes(*p)) {
       at::Tensor there = host;
-      for (size_t d = 0; d < part.box.size.size(); ++d) there = there.narrow(static_cast<int64_t>(d), part.local_offset[d], part.box.size[d]);
+      for (size_t d = 0; d < part.box.size.size(); ++d)
+        there = there.narrow(static_cast<int64_t>(d), part.local_offset[d], part.box.size[d]);
       at::Tensor values = at::empty(part.box.size, at::kFloat);
       std::vector<int64_t> index = part.box.offset;
       for (int64_t i = 0; i < values.numel(); ++i) {

@@ -1,6 +1,6 @@
 #pragma once
-// A decoder language model: embeddings (over-encoded where the config says so), layers, final norm, head. One definition for trainer
-// and rollout; they differ in the attention and routing objects of ForwardContext and in whether gradients are recorded.
+// A decoder language model: embeddings (over-encoded where the config says so), layers, final norm, head. One definition for
+// trainer and rollout; they differ in the attention and routing objects of ForwardContext and in whether gradients are recorded.
 
 #include <ATen/core/Tensor.h>
 

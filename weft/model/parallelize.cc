@@ -18,7 +18,9 @@ ShardingPlan sharding_table(const ModelConfig& c, bool sequence_parallel) {
       cut("*.o_proj.weight", "tp", 1, Shares::kContraction, c.num_heads),
   };
   const auto add = [&plan](PlanEntry e) { plan.push_back(std::move(e)); };
-  const auto add_on_slices = [&](const char* pattern) { add(sequence_parallel ? replicated_partial(pattern, "tp") : replicated(pattern, "tp")); };
+  const auto add_on_slices = [&](const char* pattern) {
+    add(sequence_parallel ? replicated_partial(pattern, "tp") : replicated(pattern, "tp"));
+  };
   add_on_slices("*layernorm.weight");
   if (!c.tied) add(cut("lm_head.weight", "tp", 0, Shares::kVocabulary));
   if (c.o_bias) add_on_slices("*.o_proj.bias");
@@ -45,7 +47,9 @@ ShardingPlan sharding_table(const ModelConfig& c, bool sequence_parallel) {
   return plan;
 }
 
-std::vector<std::string> own_axes(const ModelConfig& c) { return c.over_encoding ? std::vector<std::string>{"oe"} : std::vector<std::string>{}; }
+std::vector<std::string> own_axes(const ModelConfig& c) {
+  return c.over_encoding ? std::vector<std::string>{"oe"} : std::vector<std::string>{};
+}
 
 void check_mesh(const ModelConfig& config, const ParallelDims& dims) {
   const std::vector<std::string> own = own_axes(config);
@@ -60,8 +64,8 @@ void check_mesh(const ModelConfig& config, const ParallelDims& dims) {
 
 namespace {
 
-// What is placed as a whole on an axis: attention (of all layers, which share one shape), a dense MLP, a layer's experts; any other
-// parameter by itself.
+// What is placed as a whole on an axis: attention (of all layers, which share one shape), a dense MLP, a layer's experts; any
+// other parameter by itself.
 std::string block_of(const std::string& name, const std::string& axis) {
   const auto up_to = [&](const char* part) { return name.substr(0, name.find(part) + std::string_view(part).size() - 1); };
   if (axis == "tp" && name.find(".self_attn.") != std::string::npos) return "self_attn";
@@ -82,8 +86,8 @@ bool same_placement(const PlanEntry& a, const PlanEntry& b) {
 
 }  // namespace
 
-ShardingPlan plan_of(const ModelConfig& config, const ParallelDims& dims, bool sequence_parallel, const std::vector<std::string>& entries,
-                     const std::vector<const nn::Parameter*>& parameters) {
+ShardingPlan plan_of(const ModelConfig& config, const ParallelDims& dims, bool sequence_parallel,
+                     const std::vector<std::string>& entries, const std::vector<const nn::Parameter*>& parameters) {
   const ShardingPlan table = sharding_table(config, sequence_parallel);
   ShardingPlan asked = table, plan = table;
   for (const std::string& text : entries) {
@@ -106,7 +110,9 @@ ShardingPlan plan_of(const ModelConfig& config, const ParallelDims& dims, bool s
         continue;
       }
       if (ours->kind != whole || !may_be_whole(block_of(name, e.axis), e.axis)) {
-        const std::string other = may_be_whole(block_of(name, e.axis), e.axis) ? fmt::format(", or {} with its block", describe({"", e.axis, whole})) : "";
+        const std::string other = may_be_whole(block_of(name, e.axis), e.axis)
+                                      ? fmt::format(", or {} with its block", describe({"", e.axis, whole}))
+                                      : "";
         throw UsageError(fmt::format("plan entry {} ({}): {} is {}{}", ours->pattern, describe(*ours), name, describe(e), other));
       }
       changed.push_back(name);
@@ -114,7 +120,8 @@ ShardingPlan plan_of(const ModelConfig& config, const ParallelDims& dims, bool s
     }
   for (const auto& [key, members] : blocks)
     if (!members.first.empty() && !members.second.empty())
-      throw UsageError(fmt::format("the plan has {} whole on {} and {} not: {} is placed as one", members.second[0], key.second, members.first[0], key.first));
+      throw UsageError(fmt::format("the plan has {} whole on {} and {} not: {} is placed as one", members.second[0], key.second,
+                                   members.first[0], key.first));
   return plan;
 }
 

@@ -1,14 +1,14 @@
 #include "weft/nn/attention.h"
 
-#include <ATen/TensorOperators.h>
-#include <ATen/core/Tensor.h>
 #include <ATen/core/grad_mode.h>
+#include <ATen/core/Tensor.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/matmul.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/softmax.h>
+#include <ATen/TensorOperators.h>
 #include <torch/csrc/autograd/autograd.h>
 
 #include "weft/nn/autograd.h"
@@ -18,8 +18,8 @@ namespace weft::nn {
 namespace {
 
 // One run at a time: softmax(q k^T * scale + causal) v, in fp32.
-at::Tensor composed(const AttentionShape& s, const std::vector<int64_t>& offsets, const std::vector<kernels::QueryRun>& runs, const at::Tensor& q,
-                    const at::Tensor& k, const at::Tensor& v) {
+at::Tensor composed(const AttentionShape& s, const std::vector<int64_t>& offsets, const std::vector<kernels::QueryRun>& runs,
+                    const at::Tensor& q, const at::Tensor& k, const at::Tensor& v) {
   std::vector<at::Tensor> parts;
   const int64_t group = s.num_heads / s.num_kv_heads;
   for (const kernels::QueryRun& run : runs) {
@@ -39,20 +39,22 @@ at::Tensor composed(const AttentionShape& s, const std::vector<int64_t>& offsets
 
 }  // namespace
 
-AttentionValues attention_values(const AttentionShape& s, const std::vector<int64_t>& key_offsets, const std::vector<kernels::QueryRun>& runs,
-                                 const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, bool want_lse) {
+AttentionValues attention_values(const AttentionShape& s, const std::vector<int64_t>& key_offsets,
+                                 const std::vector<kernels::QueryRun>& runs, const at::Tensor& q, const at::Tensor& k,
+                                 const at::Tensor& v, bool want_lse) {
   at::NoGradGuard guard;
   const at::Tensor qs = q.detach(), ks = k.detach(), vs = v.detach();
   if (!use_kernels(qs, kAttentionOp)) return {composed(s, key_offsets, runs, qs, ks, vs), {}};
   AttentionValues out{at::empty_like(qs), want_lse ? at::empty({qs.size(0), s.num_heads}, fp32()) : at::Tensor()};
-  kernels::attention_packed_forward(matrix(qs), matrix(ks), matrix(vs), s.num_heads, s.num_kv_heads, key_offsets, runs, s.scale, matrix(out.o),
-                                    want_lse ? out.lse.data_ptr<float>() : nullptr);
+  kernels::attention_packed_forward(matrix(qs), matrix(ks), matrix(vs), s.num_heads, s.num_kv_heads, key_offsets, runs, s.scale,
+                                    matrix(out.o), want_lse ? out.lse.data_ptr<float>() : nullptr);
   return out;
 }
 
-AttentionGradients attention_gradients(const AttentionShape& s, const std::vector<int64_t>& key_offsets, const std::vector<kernels::QueryRun>& runs,
-                                       const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const AttentionValues& values,
-                                       const at::Tensor& d_o, at::ScalarType kv_dtype) {
+AttentionGradients attention_gradients(const AttentionShape& s, const std::vector<int64_t>& key_offsets,
+                                       const std::vector<kernels::QueryRun>& runs, const at::Tensor& q, const at::Tensor& k,
+                                       const at::Tensor& v, const AttentionValues& values, const at::Tensor& d_o,
+                                       at::ScalarType kv_dtype) {
   if (!values.lse.defined()) {
     at::AutoGradMode guard(true);
     std::vector<at::Tensor> in{q.detach(), k.detach(), v.detach()};
@@ -60,9 +62,11 @@ AttentionGradients attention_gradients(const AttentionShape& s, const std::vecto
     const auto g = torch::autograd::grad({composed(s, key_offsets, runs, in[0], in[1], in[2])}, in, {d_o});
     return {g[0], g[1].to(kv_dtype), g[2].to(kv_dtype)};
   }
-  AttentionGradients g{at::empty_like(q), at::empty(k.sizes(), k.options().dtype(kv_dtype)), at::empty(v.sizes(), v.options().dtype(kv_dtype))};
-  kernels::attention_packed_backward(matrix(d_o), matrix(q), matrix(k), matrix(v), matrix(values.o), values.lse.data_ptr<float>(), s.num_heads,
-                                     s.num_kv_heads, key_offsets, runs, s.scale, matrix(g.dq), matrix(g.dk), matrix(g.dv));
+  AttentionGradients g{at::empty_like(q), at::empty(k.sizes(), k.options().dtype(kv_dtype)),
+                       at::empty(v.sizes(), v.options().dtype(kv_dtype))};
+  kernels::attention_packed_backward(matrix(d_o), matrix(q), matrix(k), matrix(v), matrix(values.o), values.lse.data_ptr<float>(),
+                                     s.num_heads, s.num_kv_heads, key_offsets, runs, s.scale, matrix(g.dq), matrix(g.dk),
+                                     matrix(g.dv));
   return g;
 }
 

@@ -22,21 +22,23 @@ struct AttentionShape {
   float scale = 0.0f;
 };
 
-// Causal attention without gradients of query rows over whole sequences of keys, packed: q [T, Hq*D], k, v [K, Hk*D] of one dtype,
-// key_offsets [S+1] over the K rows, runs of the T. On any device.
+// Causal attention without gradients of query rows over whole sequences of keys, packed: q [T, Hq*D], k, v [K, Hk*D] of one
+// dtype, key_offsets [S+1] over the K rows, runs of the T. On any device.
 struct AttentionValues {
   at::Tensor o;    // [T, Hq*D]
   at::Tensor lse;  // [T, Hq] fp32 for the gradients, when asked for and the kernels ran
 };
-AttentionValues attention_values(const AttentionShape& shape, const std::vector<int64_t>& key_offsets, const std::vector<kernels::QueryRun>& runs,
-                                 const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, bool want_lse);
+AttentionValues attention_values(const AttentionShape& shape, const std::vector<int64_t>& key_offsets,
+                                 const std::vector<kernels::QueryRun>& runs, const at::Tensor& q, const at::Tensor& k,
+                                 const at::Tensor& v, bool want_lse);
 // Its gradients: dq in q's dtype, dk and dv (these query rows' share) in `kv_dtype`.
 struct AttentionGradients {
   at::Tensor dq, dk, dv;
 };
 AttentionGradients attention_gradients(const AttentionShape& shape, const std::vector<int64_t>& key_offsets,
-                                       const std::vector<kernels::QueryRun>& runs, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
-                                       const AttentionValues& values, const at::Tensor& d_o, at::ScalarType kv_dtype);
+                                       const std::vector<kernels::QueryRun>& runs, const at::Tensor& q, const at::Tensor& k,
+                                       const at::Tensor& v, const AttentionValues& values, const at::Tensor& d_o,
+                                       at::ScalarType kv_dtype);
 
 // Whole sequences packed one after another; offsets [S+1]. Differentiable.
 class PackedAttention : public AttentionContext {
@@ -49,9 +51,9 @@ class PackedAttention : public AttentionContext {
   std::vector<int64_t> offsets_;
 };
 
-// Rows of running requests over a paged cache: writes their keys and values, then attends; no gradients. The cache is host memory, so
-// attention runs on the CPU for every device: a step's rows travel, not the cache.
-// The caller owns the cache [layers][num_blocks] and the block tables.
+// Rows of running requests over a paged cache: writes their keys and values, then attends; no gradients. The cache is host
+// memory, so attention runs on the CPU for every device: a step's rows travel, not the cache. The caller owns the cache
+// [layers][num_blocks] and the block tables.
 class PagedAttention : public AttentionContext {
  public:
   PagedAttention(AttentionShape shape, kernels::KvShape kv, std::vector<kernels::AttentionSequence> sequences,

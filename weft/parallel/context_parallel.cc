@@ -14,9 +14,9 @@ struct ContextParallelAttention::Plan {
   nn::AttentionShape shape;
   std::vector<int64_t> offsets;
   Communicator cp;
-  std::vector<int64_t> rows;             // of each rank
-  std::vector<kernels::QueryRun> runs;   // this rank's
-  at::Tensor by_position, by_rank;       // [K]: where each position's row is among the ranks' rows, and the inverse
+  std::vector<int64_t> rows;            // of each rank
+  std::vector<kernels::QueryRun> runs;  // this rank's
+  at::Tensor by_position, by_rank;      // [K]: where each position's row is among the ranks' rows, and the inverse
 
   int64_t total() const { return offsets.back(); }
   std::vector<int64_t> counts(int64_t width) const {
@@ -41,13 +41,15 @@ struct ContextParallelAttention::Plan {
 
   // Of fp32 terms [K, W] of every rank this rank's rows of the sum, rounded to `dtype`.
   at::Tensor scatter_sum(const at::Tensor& terms, at::ScalarType dtype) const {
-    at::Tensor all = at::index_select(terms, 0, by_rank), mine = at::empty({rows[static_cast<size_t>(cp.rank())], terms.size(1)}, terms.options());
+    at::Tensor all = at::index_select(terms, 0, by_rank),
+               mine = at::empty({rows[static_cast<size_t>(cp.rank())], terms.size(1)}, terms.options());
     cp.reduce_scatter(all.data_ptr(), mine.data_ptr(), counts(terms.size(1)), DType::kF32, ReduceOp::kSum, "kv_grad").wait();
     return mine.to(dtype);
   }
 };
 
-ContextParallelAttention::ContextParallelAttention(nn::AttentionShape shape, std::vector<int64_t> offsets, const Communicator& cp, ContextSplit split) {
+ContextParallelAttention::ContextParallelAttention(nn::AttentionShape shape, std::vector<int64_t> offsets, const Communicator& cp,
+                                                   ContextSplit split) {
   auto plan = std::make_shared<Plan>(Plan{shape, std::move(offsets), cp, {}, {}, {}, {}});
   plan->by_position = at::empty({plan->total()}, at::kLong);
   plan->by_rank = at::empty({plan->total()}, at::kLong);
@@ -70,10 +72,12 @@ ContextParallelAttention::ContextParallelAttention(nn::AttentionShape shape, std
 at::Tensor ContextParallelAttention::attend(int64_t, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v) {
   const Plan& p = *plan_;
   WEFT_CHECK(q.is_cpu(), "context parallelism needs CPU memory");
-  WEFT_CHECK(q.size(0) == p.rows[static_cast<size_t>(p.cp.rank())], "{} rows of {}", q.size(0), p.rows[static_cast<size_t>(p.cp.rank())]);
+  WEFT_CHECK(q.size(0) == p.rows[static_cast<size_t>(p.cp.rank())], "{} rows of {}", q.size(0),
+             p.rows[static_cast<size_t>(p.cp.rank())]);
   const at::Tensor qs = q.detach(), ks = k.detach().contiguous(), vs = v.detach().contiguous();
   Plan::Keys keys = p.gather(ks, vs);
-  nn::AttentionValues values = nn::attention_values(p.shape, p.offsets, p.runs, qs, keys.k, keys.v, nn::needs_grad({q, k, v}, {}));
+  nn::AttentionValues values =
+      nn::attention_values(p.shape, p.offsets, p.runs, qs, keys.k, keys.v, nn::needs_grad({q, k, v}, {}));
   at::Tensor o = values.o;
   values.o = o.detach();
   return nn::record({q, k, v}, {}, o, [plan = plan_, qs, ks, vs, values](const nn::Grads& g) -> nn::Grads {

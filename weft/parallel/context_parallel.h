@@ -1,8 +1,8 @@
 #pragma once
-// Attention over sequences whose positions are shared among the ranks of the cp axis (mesh/token_sharing.h): each rank has its query rows,
-// gathers all keys and values of its heads, puts them into the order of positions and walks them as one rank does, so that the bits are
-// one rank's. Kept for the backward are the own rows alone: keys and values are gathered again, and their gradients summed over the ranks
-// in fp32 and rounded once.
+// Attention over sequences whose positions are shared among the ranks of the cp axis (mesh/token_sharing.h): each rank has its
+// query rows, gathers all keys and values of its heads, puts them into the order of positions and walks them as one rank does, so
+// that the bits are one rank's. Kept for the backward are the own rows alone: keys and values are gathered again, and their
+// gradients summed over the ranks in fp32 and rounded once.
 
 #include <memory>
 

@@ -35,7 +35,8 @@ Attended attend_and_backward(nn::AttentionContext& attention, const std::vector<
 void expect_contexts_equal_one_rank(const std::vector<int64_t>& offsets, int ranks, ContextSplit split, at::ScalarType dtype) {
   SCOPED_TRACE(fmt::format("offsets {}, {} ranks, split {}", fmt::join(offsets, " "), ranks, static_cast<int>(split)));
   const int64_t total = offsets.back();
-  const std::vector<at::Tensor> in = {normal({total, kHeads * kHeadDim}, 1).to(dtype), normal({total, kKvHeads * kHeadDim}, 2).to(dtype),
+  const std::vector<at::Tensor> in = {normal({total, kHeads * kHeadDim}, 1).to(dtype),
+                                      normal({total, kKvHeads * kHeadDim}, 2).to(dtype),
                                       normal({total, kKvHeads * kHeadDim}, 3).to(dtype)};
   const at::Tensor d_o = normal({total, kHeads * kHeadDim}, 4).to(dtype);
   nn::PackedAttention whole(kShape, offsets);
@@ -59,10 +60,13 @@ void expect_contexts_equal_one_rank(const std::vector<int64_t>& offsets, int ran
       EXPECT_LE(relative(ours.dk, own(one.dk)), tolerance);
       EXPECT_LE(relative(ours.dv, own(one.dv)), tolerance);
     }
-    // What is missing arrives, twice: for the forward and for the backward; of the gradients each rank receives the others' terms of its own rows.
-    const int64_t width = kKvHeads * kHeadDim, item = dtype == at::kFloat ? 4 : 2, missing = total - static_cast<int64_t>(rows.size());
+    // What is missing arrives, twice: for the forward and for the backward; of the gradients each rank receives the others' terms
+    // of its own rows.
+    const int64_t width = kKvHeads * kHeadDim, item = dtype == at::kFloat ? 4 : 2,
+                  missing = total - static_cast<int64_t>(rows.size());
     for (const CommStatsRow& r : world.stats().rows()) {
-      const int64_t expected = r.purpose == "kv" ? 2 * 2 * missing * width * item : 2 * (world.size() - 1) * static_cast<int64_t>(rows.size()) * width * 4;
+      const int64_t expected = r.purpose == "kv" ? 2 * 2 * missing * width * item
+                                                 : 2 * (world.size() - 1) * static_cast<int64_t>(rows.size()) * width * 4;
       EXPECT_EQ(r.bytes.received, expected) << r.purpose;
     }
   });
@@ -80,7 +84,8 @@ TEST(ContextParallel, EqualsOneRank) {
 
 // What the rule is for: keys in the order of the ranks have other bits.
 TEST(ContextParallel, OrderOfKeysIsVisibleInTheBits) {
-  const at::Tensor q = normal({70, kHeads * kHeadDim}, 1), k = normal({70, kKvHeads * kHeadDim}, 2), v = normal({70, kKvHeads * kHeadDim}, 3);
+  const at::Tensor q = normal({70, kHeads * kHeadDim}, 1), k = normal({70, kKvHeads * kHeadDim}, 2),
+                   v = normal({70, kKvHeads * kHeadDim}, 3);
   const std::vector<int64_t> offsets = {0, 70};
   const std::vector<kernels::QueryRun> last = {{69, 70, 0, 69}};  // sees every key
   const auto turned = [](const at::Tensor& t) { return at::cat({t.narrow(0, 35, 35), t.narrow(0, 0, 35)}, 0); };

@@ -99,7 +99,8 @@ at::Tensor gather_box(const at::Tensor& local, const Layout& layout, const Box& 
 
 void scatter_tensor(const at::Tensor& full, int64_t root, const Layout& layout, const at::Tensor& local, const RankMesh& mesh) {
   at::NoGradGuard guard;
-  const Layout from = Layout::from_boxes(layout.shape(), {{root, {{std::vector<int64_t>(layout.shape().size(), 0), layout.shape()}}}});
+  const Layout from =
+      Layout::from_boxes(layout.shape(), {{root, {{std::vector<int64_t>(layout.shape().size(), 0), layout.shape()}}}});
   Stage stage{from, layout, {}, ReduceOp::kSum, 1, 1, {}};
   for (Transfer& t : plan_copy(from, layout)) stage.transfers.push_back({std::move(t), 0});
   local.copy_(run_stage(stage, mesh.rank() == root ? full : at::empty({0}, local.options()), mesh));

@@ -37,19 +37,20 @@ std::shared_ptr<const RankMesh> make_rank_mesh(const ParallelDims& dims, const C
   WEFT_CHECK(world.size() == dims.world(), "a mesh of {} on {} ranks", dims.world(), world.size());
   const DeviceMesh mesh = dims.mesh(), dense = dims.dense_mesh(), expert = dims.expert_mesh();
   const auto axis = [&](const DeviceMesh& m, const char* name) { return axis_communicator(m, world, name); };
-  return std::make_shared<RankMesh>(RankMesh{.dims = dims,
-                                             .sharing = sharing,
-                                             .dense = dense,
-                                             .expert = expert,
-                                             .world = world,
-                                             .replicate = axis(dense, "replicate"),
-                                             .replica = axis(mesh.flatten({"fsdp", "cp", "tp"}, "replica"), "replica"),
-                                             .fsdp = axis(dense, "fsdp"),
-                                             .tp = axis(dense, "tp"),
-                                             .ep = axis(expert, "ep"),
-                                             .cp = axis(mesh, "cp"),
-                                             .data = axis(mesh.flatten({"replicate", "fsdp"}, "data"), "data"),
-                                             .rows = sharing.sequence_parallel ? axis(mesh.flatten({"cp", "tp"}, "rows"), "rows") : axis(mesh, "cp")});
+  return std::make_shared<RankMesh>(
+      RankMesh{.dims = dims,
+               .sharing = sharing,
+               .dense = dense,
+               .expert = expert,
+               .world = world,
+               .replicate = axis(dense, "replicate"),
+               .replica = axis(mesh.flatten({"fsdp", "cp", "tp"}, "replica"), "replica"),
+               .fsdp = axis(dense, "fsdp"),
+               .tp = axis(dense, "tp"),
+               .ep = axis(expert, "ep"),
+               .cp = axis(mesh, "cp"),
+               .data = axis(mesh.flatten({"replicate", "fsdp"}, "data"), "data"),
+               .rows = sharing.sequence_parallel ? axis(mesh.flatten({"cp", "tp"}, "rows"), "rows") : axis(mesh, "cp")});
 }
 
 }  // namespace weft

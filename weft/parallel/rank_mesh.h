@@ -7,9 +7,9 @@
 #include <vector>
 
 #include "weft/comm/communicator.h"
-#include "weft/mesh/token_sharing.h"
 #include "weft/mesh/device_mesh.h"
 #include "weft/mesh/parallel_dims.h"
+#include "weft/mesh/token_sharing.h"
 
 namespace weft {
 

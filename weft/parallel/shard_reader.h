@@ -1,6 +1,6 @@
 #pragma once
-// Rank 0 reads boxes of sharded tensors, one at a time and in any order, while the other ranks serve their parts: how one rank writes a
-// checkpoint for those that do not see its directory, without ever holding more than one tensor.
+// Rank 0 reads boxes of sharded tensors, one at a time and in any order, while the other ranks serve their parts: how one rank
+// writes a checkpoint for those that do not see its directory, without ever holding more than one tensor.
 
 #include <ATen/core/Tensor.h>
 

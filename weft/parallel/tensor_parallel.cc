@@ -73,7 +73,8 @@ at::Tensor sum_to_slices(const at::Tensor& terms, const Communicator& ranks) {
                     [ranks, rows = terms.size(0)](const nn::Grads& g) -> nn::Grads { return {gathered(g[0], rows, ranks)}; });
 }
 
-at::Tensor row_parallel_linear(const at::Tensor& x, nn::Parameter& weight, nn::Parameter* bias, const Communicator& tp, bool slices) {
+at::Tensor row_parallel_linear(const at::Tensor& x, nn::Parameter& weight, nn::Parameter* bias, const Communicator& tp,
+                               bool slices) {
   const int count = kernels::kNumLeaves / tp.size();
   const at::Tensor terms = nn::linear_leaves(x, weight, {weight.shape()[1], tp.rank() * count, count});
   const at::Tensor y = slices ? sum_to_slices(terms, tp) : sum_over_ranks(terms, tp);

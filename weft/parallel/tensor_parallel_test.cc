@@ -1,9 +1,9 @@
-// Column- and row-parallel products on the ranks of a tp axis equal those of one rank, bit for bit, because cuts fall on leaves and partial
-// sums meet in the one tree; with slices of rows between them as without.
+// Column- and row-parallel products on the ranks of a tp axis equal those of one rank, bit for bit, because cuts fall on leaves
+// and partial sums meet in the one tree; with slices of rows between them as without.
 #include "weft/parallel/tensor_parallel.h"
 
-#include <ATen/TensorOperators.h>
 #include <ATen/ops/matmul.h>
+#include <ATen/TensorOperators.h>
 
 #include <mutex>
 
@@ -47,10 +47,13 @@ at::Tensor part_product(const at::Tensor& x, const at::Tensor& w, const Columns&
   return nn::linear(x.narrow(1, c.begin, c.size).contiguous(), part, nullptr, at::kFloat, chain);
 }
 
-at::Tensor whole_product(const at::Tensor& x, const at::Tensor& w) { return part_product(x, w, {0, kIn}, kernels::Chain::kLeaves); }
+at::Tensor whole_product(const at::Tensor& x, const at::Tensor& w) {
+  return part_product(x, w, {0, kIn}, kernels::Chain::kLeaves);
+}
 
 TEST(TensorParallel, RowParallelHasTheBitsOfOneRank) {
-  const at::Tensor x = normal({kRows, kIn}, 1), w = normal({kOut, kIn}, 2), dy = normal({kRows, kOut}, 3), y = whole_product(x, w);
+  const at::Tensor x = normal({kRows, kIn}, 1), w = normal({kOut, kIn}, 2), dy = normal({kRows, kOut}, 3),
+                   y = whole_product(x, w);
   const at::Tensor dx = at::matmul(dy, w), dw = at::matmul(dy.t(), x);
   for (const int ranks : {1, 2, 4, 8})
     for (const bool slices : {false, true})
@@ -102,7 +105,8 @@ TEST(TensorParallel, CeilChunksAndANaiveTreeAreSeen) {
   EXPECT_FALSE(same_bits(ascending, y));
 }
 
-// Rows that the ranks share: what goes out comes back, gradients are summed where every rank used the whole, and the bytes are those missing.
+// Rows that the ranks share: what goes out comes back, gradients are summed where every rank used the whole, and the bytes are
+// those missing.
 TEST(TensorParallel, SlicesOfRows) {
   for (const int ranks : {1, 2, 3, 5})
     for (const int64_t rows : {0, 1, 7, 10})
@@ -120,7 +124,8 @@ TEST(TensorParallel, SlicesOfRows) {
         const std::lock_guard lock(mutex);
         EXPECT_TRUE(same_bits(whole.detach(), x));
         if (begin < end) {
-          EXPECT_LE(relative(slice.grad(), dy.narrow(0, begin, end - begin) * (ranks * (ranks + 1) / 2.0)), 1e-6) << ranks << " " << rows;
+          EXPECT_LE(relative(slice.grad(), dy.narrow(0, begin, end - begin) * (ranks * (ranks + 1) / 2.0)), 1e-6)
+              << ranks << " " << rows;
         }
         EXPECT_TRUE(same_bits(sliced.detach(), x.narrow(0, begin, end - begin)));
         EXPECT_TRUE(same_bits(all.grad(), dy));

@@ -1,7 +1,7 @@
 #include "weft/parallel/vocab_parallel.h"
 
-#include <ATen/core/Tensor.h>
 #include <ATen/core/grad_mode.h>
+#include <ATen/core/Tensor.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
@@ -26,7 +26,8 @@ namespace {
 kernels::VocabSpan span_of(const nn::Parameter& weight, const Communicator& tp) {
   const int count = kernels::kNumLeaves / tp.size();
   const kernels::VocabSpan span{weight.shape()[0], tp.rank() * count, count};
-  WEFT_CHECK(weight.compute_shape()[0] == span.end() - span.begin(), "{} holds {} rows of the vocabulary", weight.name(), weight.compute_shape()[0]);
+  WEFT_CHECK(weight.compute_shape()[0] == span.end() - span.begin(), "{} holds {} rows of the vocabulary", weight.name(),
+             weight.compute_shape()[0]);
   return span;
 }
 
@@ -63,7 +64,8 @@ at::Tensor vocab_embedding(const at::Tensor& ids, nn::Parameter& table, const Co
   const auto tokens = nn::ints(ids);
   for (size_t i = 0; i < tokens.size(); ++i) {
     if (tokens[i] < 0 || tokens[i] >= span.vocab)
-      throw ValueError(fmt::format("{}: token id {} at position {} is outside the vocabulary of {}", table.name(), tokens[i], i, span.vocab));
+      throw ValueError(
+          fmt::format("{}: token id {} at position {} is outside the vocabulary of {}", table.name(), tokens[i], i, span.vocab));
     if (tokens[i] < span.begin() || tokens[i] >= span.end()) continue;
     local.push_back(static_cast<int32_t>(tokens[i] - span.begin()));
     place.push_back(static_cast<int64_t>(i));
@@ -77,30 +79,33 @@ at::Tensor vocab_embedding(const at::Tensor& ids, nn::Parameter& table, const Co
   return sum_over_ranks(place_rows(found, tensor(place, at::kLong), ids.size(0)), tp);
 }
 
-nn::HeadOutput vocab_log_probs(const at::Tensor& x, nn::Parameter& weight, std::shared_ptr<const nn::HeadRows> rows, bool want_entropy,
-                               const Communicator& tp) {
+nn::HeadOutput vocab_log_probs(const at::Tensor& x, nn::Parameter& weight, std::shared_ptr<const nn::HeadRows> rows,
+                               bool want_entropy, const Communicator& tp) {
   const kernels::VocabSpan span = span_of(weight, tp);
   const size_t r = rows->rows.size();
   WEFT_CHECK(static_cast<int64_t>(r) == x.size(0), "{} rows asked of {}", r, x.size(0));
   std::vector<kernels::VocabSum> sums(r);
   at::Tensor target_z = at::full({x.size(0)}, -0.0f, nn::fp32());
   at::Tensor xs = x.detach();
-  kernels::head_logprob_span(nn::matrix(xs), weight.packed(), span, rows->rows, want_entropy, sums.data(), target_z.data_ptr<float>());
+  kernels::head_logprob_span(nn::matrix(xs), weight.packed(), span, rows->rows, want_entropy, sums.data(),
+                             target_z.data_ptr<float>());
   sums = join(sums, tp);
   target_z = sum_over_ranks(target_z, tp);  // one rank has it, the others -0
-  at::Tensor lp = at::empty({x.size(0)}, nn::fp32()), lse = at::empty_like(lp), entropy = want_entropy ? at::empty_like(lp) : at::Tensor();
+  at::Tensor lp = at::empty({x.size(0)}, nn::fp32()), lse = at::empty_like(lp),
+             entropy = want_entropy ? at::empty_like(lp) : at::Tensor();
   for (size_t i = 0; i < r; ++i)
-    kernels::finish_vocab_sum(sums[i], target_z.data_ptr<float>()[i], lp.data_ptr<float>() + i, want_entropy ? entropy.data_ptr<float>() + i : nullptr,
-                              lse.data_ptr<float>() + i);
+    kernels::finish_vocab_sum(sums[i], target_z.data_ptr<float>()[i], lp.data_ptr<float>() + i,
+                              want_entropy ? entropy.data_ptr<float>() + i : nullptr, lse.data_ptr<float>() + i);
   nn::Parameter* w = &weight;
   at::Tensor kept = want_entropy ? entropy.detach() : at::Tensor();
   auto backward = [xs, lse, kept, rows, w, span](const nn::Grads& g) -> nn::Grads {
     at::Tensor dlp = g[0].defined() ? g[0].contiguous() : at::zeros({xs.size(0)}, nn::fp32());
     at::Tensor dent = g.size() > 1 && g[1].defined() ? g[1].contiguous() : at::Tensor();
     at::Tensor dx = at::empty_like(xs);
-    kernels::head_logprob_span_backward(nn::matrix(xs), w->packed(), nn::matrix(w->compute()), span, rows->rows, lse.data_ptr<float>(),
-                                        dent.defined() ? kept.data_ptr<float>() : nullptr, dlp.data_ptr<float>(),
-                                        dent.defined() ? dent.data_ptr<float>() : nullptr, nn::matrix(dx), w->trainable() ? w->grad_data() : nullptr);
+    kernels::head_logprob_span_backward(nn::matrix(xs), w->packed(), nn::matrix(w->compute()), span, rows->rows,
+                                        lse.data_ptr<float>(), dent.defined() ? kept.data_ptr<float>() : nullptr,
+                                        dlp.data_ptr<float>(), dent.defined() ? dent.data_ptr<float>() : nullptr, nn::matrix(dx),
+                                        w->trainable() ? w->grad_data() : nullptr);
     if (w->trainable()) w->notify_grad();
     return {dx};
   };
@@ -127,7 +132,8 @@ at::Tensor vocab_logits(const at::Tensor& x, nn::Parameter& weight, const Commun
   tp.all_gather(own.data_ptr(), all.data_ptr(), counts, DType::kF32, "logits").wait();
   std::vector<at::Tensor> parts;
   int64_t at = 0;
-  for (size_t r = 0; r < counts.size(); at += counts[r++]) parts.push_back(all.narrow(0, at, counts[r]).reshape({rows, width[r]}));
+  for (size_t r = 0; r < counts.size(); at += counts[r++])
+    parts.push_back(all.narrow(0, at, counts[r]).reshape({rows, width[r]}));
   return at::cat(parts, 1);
 }
 
@@ -145,7 +151,8 @@ at::Tensor exchanged_embedding(const at::Tensor& ids, nn::Parameter& table, cons
   std::vector<int64_t> asked(ranks), owned(ranks), ones(ranks, 1);
   for (size_t r = 0; r < ranks; ++r) asked[r] = by_owner.offsets[r + 1] - by_owner.offsets[r];
   axis.all_to_all(asked.data(), ones, owned.data(), ones, DType::kI64, "lookup_counts").wait();
-  at::Tensor wanted = at::empty({ids.size(0)}, at::kInt), found = at::empty({std::accumulate(owned.begin(), owned.end(), int64_t{0})}, at::kInt);
+  at::Tensor wanted = at::empty({ids.size(0)}, at::kInt),
+             found = at::empty({std::accumulate(owned.begin(), owned.end(), int64_t{0})}, at::kInt);
   for (size_t i = 0; i < tokens.size(); ++i)
     wanted.data_ptr<int32_t>()[i] = static_cast<int32_t>(tokens[static_cast<size_t>(by_owner.order[i])] % chunk);
   axis.all_to_all(wanted.data_ptr(), asked, found.data_ptr(), owned, DType::kI32, "lookup_ids").wait();

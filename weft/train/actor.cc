@@ -64,14 +64,16 @@ ActorOutput run(CausalLM& model, std::span<const Trajectory* const> trajectories
 
   const TokenGradients g = (*loss)(out);
   WEFT_CHECK(g.log_probs.size() == out.log_probs.size(), "{} gradients for {} tokens", g.log_probs.size(), out.log_probs.size());
-  if (out.log_probs.empty() && shard_groups(model).empty()) return out;  // sharded: peers wait for this rank's part of the gradients
+  if (out.log_probs.empty() && shard_groups(model).empty())
+    return out;  // sharded: peers wait for this rank's part of the gradients
   std::vector<at::Tensor> roots{head.log_probs}, grads{p.own_tokens(g.log_probs, head.log_probs.device())};
   if (options.entropy && !g.entropy.empty()) {
     roots.push_back(head.entropy);
     grads.push_back(p.own_tokens(g.entropy, head.entropy.device()));
   }
   if (aux) {
-    const AuxLossRouting::Loss total = aux->loss(p.sequence_offsets(), p.own_rows(), model.mesh() ? &model.mesh()->rows : nullptr);
+    const AuxLossRouting::Loss total =
+        aux->loss(p.sequence_offsets(), p.own_rows(), model.mesh() ? &model.mesh()->rows : nullptr);
     out.router_aux = total.value;
     if (total.terms.defined()) {
       roots.push_back(total.terms);
@@ -163,7 +165,8 @@ ParityResult check_parity(CausalLM& model, std::span<const MicroBatch> parts, co
           if (live.get(r, l) == recorded.get(r, l)) continue;
           ++result.unequal_rows;
           if (result.first.empty())
-            result.first = fmt::format("{}: token {}, layer {}: trainer and rollout chose other experts", t.name(), r, live.layer_ids()[static_cast<size_t>(l)]);
+            result.first = fmt::format("{}: token {}, layer {}: trainer and rollout chose other experts", t.name(), r,
+                                       live.layer_ids()[static_cast<size_t>(l)]);
         }
     }
   }

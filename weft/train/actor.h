@@ -1,6 +1,6 @@
 #pragma once
-// The trainer's forward over trajectories: log-probs of response tokens as they were sampled (temperature, logit bias, kept sets), and
-// the backward from per-token gradients. Legend: R response tokens of a micro-batch.
+// The trainer's forward over trajectories: log-probs of response tokens as they were sampled (temperature, logit bias, kept
+// sets), and the backward from per-token gradients. Legend: R response tokens of a micro-batch.
 
 #include <cstdint>
 #include <functional>
@@ -56,10 +56,10 @@ ActorOutput actor_backward(CausalLM& model, std::span<const Trajectory* const> t
 
 // Differences between two runs' bits: the parity measures.
 struct ParityResult {
-  int64_t tokens = 0, rows = 0;       // compared: log-probs, routing rows
-  double max_difference = 0;          // of log-probs
+  int64_t tokens = 0, rows = 0;  // compared: log-probs, routing rows
+  double max_difference = 0;     // of log-probs
   int64_t unequal_tokens = 0, unequal_rows = 0;
-  std::string first;                  // where: trajectory, position, both values
+  std::string first;  // where: trajectory, position, both values
   bool exact() const { return unequal_tokens == 0 && unequal_rows == 0; }
   void merge(const ParityResult& other);
 };

@@ -24,7 +24,8 @@ class ActorTest : public RunTest {
     std::vector<Prompt> prompts;
     for (int64_t row : source.rows()) prompts.push_back(source.prompt(row));
     samples_.clear(), pointers_.clear();
-    for (ScoredSample& s : generate(*make_engine(recipe_, model_, *model_.model, *tokenizer_, true), prompts, training_params(recipe_), 3, {}))
+    for (ScoredSample& s :
+         generate(*make_engine(recipe_, model_, *model_.model, *tokenizer_, true), prompts, training_params(recipe_), 3, {}))
       samples_.push_back(std::move(s.trajectory));
     for (const Trajectory& t : samples_) pointers_.push_back(&t);
   }

@@ -1,14 +1,14 @@
 #include "weft/train/check.h"
 
-#include <ATen/TensorOperators.h>
-#include <ATen/core/Tensor.h>
 #include <ATen/core/grad_mode.h>
+#include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/index_select.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/softmax.h>
 #include <ATen/ops/where.h>
 #include <ATen/ops/zeros_like.h>
+#include <ATen/TensorOperators.h>
 
 #include <algorithm>
 #include <cmath>
@@ -33,7 +33,9 @@ constexpr int64_t kGreedyPrompt = 7;
 // Keeps what every MoE layer saw and chose.
 class RecordingRouting : public Routing {
  public:
-  struct Layer { at::Tensor logits, ids, gates; };
+  struct Layer {
+    at::Tensor logits, ids, gates;
+  };
   at::Tensor route(int64_t layer, const at::Tensor& logits, const kernels::RouterParams& params) override {
     at::NoGradGuard guard;
     at::Tensor ids = nn::router_select(logits, params);
@@ -91,7 +93,8 @@ Trajectory fed_whole(const std::vector<int32_t>& tokens) {
   return t;
 }
 
-// On a mesh every rank holds the rows and the parts of gradients that it has to the golden; the largest difference of all ranks counts.
+// On a mesh every rank holds the rows and the parts of gradients that it has to the golden; the largest difference of all ranks
+// counts.
 class Checker {
  public:
   Checker(LoadedModel& m, const Golden& golden, const CheckOptions& options) : m_(m), golden_(golden), options_(options) {}
@@ -101,13 +104,16 @@ class Checker {
     gradients();
     greedy();
     if (m_.mesh)
-      for (CheckRow& r : report_.rows) m_.mesh->world.all_reduce(&r.difference, &r.difference, 1, DType::kF64, ReduceOp::kMax, "check").wait();
+      for (CheckRow& r : report_.rows)
+        m_.mesh->world.all_reduce(&r.difference, &r.difference, 1, DType::kF64, ReduceOp::kMax, "check").wait();
     for (CheckRow& r : report_.rows) r.ok = r.difference <= r.tolerance;
     return std::move(report_);
   }
 
  private:
-  void add(const std::string& field, double difference, double tolerance) { report_.rows.push_back({field, difference, tolerance, false}); }
+  void add(const std::string& field, double difference, double tolerance) {
+    report_.rows.push_back({field, difference, tolerance, false});
+  }
   bool want(const std::string& field) {
     if (golden_.has(field)) return true;
     report_.not_compared.push_back(field);
@@ -140,7 +146,8 @@ class Checker {
     const double lp_tolerance = std::max(options_.logits_tolerance, 4 * golden_.noise("logprobs"));
     if (want("logits"))
       add("logits",
-          max_difference(model.logits(hidden).to(at::kCPU), take_rows(golden_.get("logits").reshape({batch * length, vocab}), p.fed_rows(), first * length)),
+          max_difference(model.logits(hidden).to(at::kCPU),
+                         take_rows(golden_.get("logits").reshape({batch * length, vocab}), p.fed_rows(), first * length)),
           std::max(options_.logits_tolerance, 4 * golden_.noise("logits")));
 
     // Through the fused head; the last row of a sequence predicts nothing that is known.
@@ -149,13 +156,16 @@ class Checker {
     at::Tensor weights = at::empty({lp.size(0)}, at::kFloat);
     for (size_t i = 0; i < p.tokens().size(); ++i) {
       const int64_t sequence = p.tokens()[i] / length, next = p.tokens()[i] % length;
-      weights.data_ptr<float>()[i] = next + 1 < length ? static_cast<float>(-1.0 / static_cast<double>(batch * (length - 1))) : 0.0f;
+      weights.data_ptr<float>()[i] =
+          next + 1 < length ? static_cast<float>(-1.0 / static_cast<double>(batch * (length - 1))) : 0.0f;
       if (next + 1 == length) continue;
       known.push_back(static_cast<int64_t>(i));
       places.push_back((first + sequence) * (length - 1) + next);
     }
     const at::Tensor host = take_rows(lp.detach().to(at::kCPU), known, 0);
-    if (want("logprobs")) add("logprobs", max_difference(host, take_rows(golden_.get("logprobs").reshape({batch * (length - 1)}), places, 0)), lp_tolerance);
+    if (want("logprobs"))
+      add("logprobs", max_difference(host, take_rows(golden_.get("logprobs").reshape({batch * (length - 1)}), places, 0)),
+          lp_tolerance);
     if (want("loss")) {
       const double loss = -sum(host.to(at::kDouble).sum().item<double>()) / static_cast<double>(batch * (length - 1));
       add("loss", std::fabs(loss - golden_.get("loss").item<float>()), lp_tolerance);
@@ -168,16 +178,22 @@ class Checker {
   void choices(int64_t layer, const RecordingRouting::Layer& seen, const std::vector<int64_t>& rows, int64_t first) {
     const std::string suffix = fmt::format("/{}", layer);
     if (want("router_topk" + suffix))
-      add("router_topk" + suffix, (seen.ids.to(at::kCPU).to(at::kLong) != take_rows(golden_.get("router_topk" + suffix), rows, first)).sum().item<double>(),
+      add("router_topk" + suffix,
+          (seen.ids.to(at::kCPU).to(at::kLong) != take_rows(golden_.get("router_topk" + suffix), rows, first))
+              .sum()
+              .item<double>(),
           options_.exact_choices ? 0.0 : INFINITY);
     const double tolerance = options_.exact_choices ? std::max(options_.logits_tolerance, 4 * golden_.noise("logits")) : INFINITY;
     if (want("router_weights" + suffix))
-      add("router_weights" + suffix, max_difference(seen.gates.to(at::kCPU), take_rows(golden_.get("router_weights" + suffix), rows, first)), tolerance);
+      add("router_weights" + suffix,
+          max_difference(seen.gates.to(at::kCPU), take_rows(golden_.get("router_weights" + suffix), rows, first)), tolerance);
     if (want("router_logits" + suffix)) {
       at::Tensor want_logits = golden_.get("router_logits" + suffix), ours = seen.logits.to(at::kCPU);
       // Some families' router modules return softmax scores under this name.
-      const bool scores = want_logits.min().item<float>() >= 0 && max_difference(want_logits.sum(1), at::ones({want_logits.size(0)})) < 1e-4;
-      add("router_logits" + suffix, max_difference(scores ? at::softmax(ours, 1) : ours, take_rows(want_logits, rows, first)), tolerance);
+      const bool scores =
+          want_logits.min().item<float>() >= 0 && max_difference(want_logits.sum(1), at::ones({want_logits.size(0)})) < 1e-4;
+      add("router_logits" + suffix, max_difference(scores ? at::softmax(ours, 1) : ours, take_rows(want_logits, rows, first)),
+          tolerance);
     }
   }
 
@@ -205,7 +221,8 @@ class Checker {
     at::NoGradGuard guard;
     CausalLM& model = *m_.model;
     const std::vector<int32_t> expected = row_of(golden_.get("greedy"), 0);
-    std::vector<int32_t> tokens(expected.begin(), expected.begin() + std::min<std::ptrdiff_t>(kGreedyPrompt, std::ssize(expected)));
+    std::vector<int32_t> tokens(expected.begin(),
+                                expected.begin() + std::min<std::ptrdiff_t>(kGreedyPrompt, std::ssize(expected)));
     while (tokens.size() < expected.size()) {
       const Trajectory sequence = fed_whole(tokens);
       const Trajectory* const list[] = {&sequence};
@@ -251,8 +268,8 @@ std::string CheckReport::table(bool all) const {
     out += fmt::format("{:<{}}  {:>12.3g}  {:>10.3g}  {}\n", r.field, width, r.difference, r.tolerance, r.ok ? "ok" : "FAILED");
   if (hidden) out += fmt::format("and {} gradients with smaller differences (--all lists them)\n", hidden);
   if (!not_compared.empty()) out += fmt::format("not compared, the golden lacks: {}\n", fmt::join(not_compared, ", "));
-  out += fmt::format("{} of {} fields within tolerance\n", std::count_if(rows.begin(), rows.end(), [](const CheckRow& r) { return r.ok; }),
-                     rows.size());
+  out += fmt::format("{} of {} fields within tolerance\n",
+                     std::count_if(rows.begin(), rows.end(), [](const CheckRow& r) { return r.ok; }), rows.size());
   return out;
 }
 

@@ -2,10 +2,10 @@
 // `weft check`: a checkpoint against golden.safetensors beside it, made with transformers (tools/make_golden.py).
 //
 // Golden tensors: input_ids [B, S] int64; logits [B, S, V]; logprobs [B, S-1]; loss []; grad/<name on disk>; for MoE layer i
-// router_logits/i [B*S, E] (logits or softmax scores), router_topk/i [B*S, k], router_weights/i [B*S, k]; greedy [1, n] (7 prompt tokens
-// first); noise/{logits,logprobs,grad} []: the reference's own fp32 error against fp64.
-// Tolerances (fp32): logits, log-probs, gates 2e-5 absolute, loss as log-probs; gradients 1e-4 of the tensor's largest entry and zero where
-// the golden is zero; four times the noise where that is larger. Choices and tokens are equal.
+// router_logits/i [B*S, E] (logits or softmax scores), router_topk/i [B*S, k], router_weights/i [B*S, k]; greedy [1, n] (7 prompt
+// tokens first); noise/{logits,logprobs,grad} []: the reference's own fp32 error against fp64. Tolerances (fp32): logits,
+// log-probs, gates 2e-5 absolute, loss as log-probs; gradients 1e-4 of the tensor's largest entry and zero where the golden is
+// zero; four times the noise where that is larger. Choices and tokens are equal.
 
 #include <string>
 #include <vector>
@@ -16,7 +16,8 @@ namespace weft {
 
 struct CheckRow {
   std::string field;
-  double difference = 0;  // largest; for gradients relative to the tensor's largest entry; for choices and tokens the number that differ
+  double difference =
+      0;  // largest; for gradients relative to the tensor's largest entry; for choices and tokens the number that differ
   double tolerance = 0;
   bool ok = false;
 };

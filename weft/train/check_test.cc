@@ -64,12 +64,12 @@ TEST_P(Golden, SaveWritesWhatWasLoaded) {
   fs::remove_all(dir);
 }
 
-
 // On meshes too, every parameter of every family: with and without sequence parallelism, both splits of contexts.
 TEST_P(Golden, MeshesMatchTransformers) {
   const std::string name = GetParam();
   std::vector<std::string> meshes = {"fsdp=3", "replicate=2,fsdp=2", "fsdp=2,tp=2", "fsdp=2,cp=2", "cp=2,tp=2"};
-  if (name.find("moe") != std::string::npos || name == "mixtral") meshes = {"fsdp=3,ep=3", "fsdp=2,tp=2", "fsdp=2,tp=2,ep=2", "fsdp=2,tp=2,ep=4", "fsdp=2,cp=2,ep=4", "cp=2,tp=2,ep=2"};
+  if (name.find("moe") != std::string::npos || name == "mixtral")
+    meshes = {"fsdp=3,ep=3", "fsdp=2,tp=2", "fsdp=2,tp=2,ep=2", "fsdp=2,tp=2,ep=4", "fsdp=2,cp=2,ep=4", "cp=2,tp=2,ep=2"};
   if (name == "qwen3_moe_oe") meshes.push_back("fsdp=2,cp=2,ep=2,oe=4");
   for (const std::string& text : meshes)
     for (const bool slices : {false, true}) {
@@ -90,7 +90,8 @@ INSTANTIATE_TEST_SUITE_P(Families, Golden, ::testing::ValuesIn(kFamilies), [](co
 
 TEST(Check, FailsWhenOneWeightIsOffOnOneRank) {
   run_ranks(4, {}, [&](Communicator& world) {
-    LoadedModel m = load_model(model_dir("qwen3_moe"), DType::kF32, "cpu", {}, make_rank_mesh(parse_parallel_dims("fsdp=2,tp=2,ep=2", 0, {"oe"}), world));
+    LoadedModel m = load_model(model_dir("qwen3_moe"), DType::kF32, "cpu", {},
+                               make_rank_mesh(parse_parallel_dims("fsdp=2,tp=2,ep=2", 0, {"oe"}), world));
     nn::Parameter* p = m.model->find_parameter("model.layers.0.self_attn.q_proj.weight");
     if (world.rank() == 3) {
       at::NoGradGuard guard;

@@ -56,7 +56,8 @@ std::optional<std::string> newest_checkpoint(const std::string& checkpoints_dir)
   if (!fs::exists(latest)) {  // lost in a copy, say: to begin anew beside checkpoints would overwrite them
     std::optional<std::string> newest;
     for (const auto& entry : fs::exists(dir) ? fs::directory_iterator(dir) : fs::directory_iterator())
-      if (const std::string name = entry.path().filename().string(); step_of(name) > (newest ? step_of(*newest) : -1) && is_complete_checkpoint(entry.path().string()))
+      if (const std::string name = entry.path().filename().string();
+          step_of(name) > (newest ? step_of(*newest) : -1) && is_complete_checkpoint(entry.path().string()))
         newest = name;
     if (newest) log_warn("{} is missing: taking the newest complete checkpoint, {}", latest.string(), *newest);
     return newest;
@@ -66,7 +67,8 @@ std::optional<std::string> newest_checkpoint(const std::string& checkpoints_dir)
   if (step_of(name) < 0) throw FileError(latest.string(), "", fmt::format("names '{}', expected global_step_N", name));
   if (!fs::exists(dir / name) && fs::exists(dir / (name + kAside))) name += kAside;
   if (!is_complete_checkpoint((dir / name).string()))
-    throw FileError((dir / name).string(), "", "has no manifest.json: the checkpoint is not complete; point `latest` at another one");
+    throw FileError((dir / name).string(), "",
+                    "has no manifest.json: the checkpoint is not complete; point `latest` at another one");
   return name;
 }
 
@@ -106,8 +108,10 @@ void clean_checkpoints(const std::string& checkpoints_dir) {
     const std::string name = p.filename().string();
     if (name.find(".tmp-") != std::string::npos) fs::remove_all(p);
     if (!name.ends_with(kAside) || step_of(p.stem().string()) < 0) continue;
-    if (fs::exists(dir / p.stem())) fs::remove_all(p);
-    else fs::rename(p, dir / p.stem());
+    if (fs::exists(dir / p.stem()))
+      fs::remove_all(p);
+    else
+      fs::rename(p, dir / p.stem());
   }
 }
 

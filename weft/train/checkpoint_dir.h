@@ -1,10 +1,11 @@
 #pragma once
-// The names below a run's checkpoints/: global_step_N, `latest`, and what a save leaves on its way. One process, no communication.
+// The names below a run's checkpoints/: global_step_N, `latest`, and what a save leaves on its way. One process, no
+// communication.
 //
-// A save makes global_step_N.tmp-RANDOM, then latest.next ("global_step_N HASH", the hash of its manifest.json), renames the directory,
-// writes `latest` and removes latest.next. So when it is killed the newest complete checkpoint is known: the one of latest.next if the
-// directory has that manifest, else that of `latest`. Where a file system cannot exchange two names, a replaced directory is
-// global_step_N.old for a moment.
+// A save makes global_step_N.tmp-RANDOM, then latest.next ("global_step_N HASH", the hash of its manifest.json), renames the
+// directory, writes `latest` and removes latest.next. So when it is killed the newest complete checkpoint is known: the one of
+// latest.next if the directory has that manifest, else that of `latest`. Where a file system cannot exchange two names, a
+// replaced directory is global_step_N.old for a moment.
 
 #include <cstdint>
 #include <optional>

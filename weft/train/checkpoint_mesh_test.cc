@@ -1,5 +1,5 @@
-// Checkpoints over ranks: the same files whatever mesh wrote them, the same state on whatever mesh reads them, bytes counted, directories
-// that a rank does not see, errors of one rank, damage.
+// Checkpoints over ranks: the same files whatever mesh wrote them, the same state on whatever mesh reads them, bytes counted,
+// directories that a rank does not see, errors of one rank, damage.
 #include <ATen/ops/arange.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/equal.h>
@@ -24,7 +24,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-const std::vector<std::string> kAwkwardMeshes = {"fsdp=3", "fsdp=2,tp=2", "fsdp=2,ep=2", "replicate=2,fsdp=2", "fsdp=2,tp=2,ep=4", "fsdp=5"};
+const std::vector<std::string> kAwkwardMeshes = {"fsdp=3",           "fsdp=2,tp=2", "fsdp=2,ep=2", "replicate=2,fsdp=2",
+                                                 "fsdp=2,tp=2,ep=4", "fsdp=5"};
 
 // A model with its optimizer on one rank of a mesh; the values of every tensor are a function of name and place.
 struct RankState {
@@ -36,8 +37,10 @@ struct RankState {
     for (const TensorFile& f : tensors.state_files())
       for (const StoredTensor& t : f.tensors) {
         const at::Tensor& local = tensors.item(t.entry.parameter).local;
-        if (filled) local.copy_(expected(t));
-        else local.fill_(NAN);
+        if (filled)
+          local.copy_(expected(t));
+        else
+          local.fill_(NAN);
         bytes += local.numel() * 4;
       }
     progress.step = 3;
@@ -56,7 +59,8 @@ struct RankState {
   at::Tensor expected(const StoredTensor& t) const {
     int64_t n = 1;
     for (int64_t s : t.entry.shape) n *= s;
-    const auto seed = static_cast<double>(hash_combine(n, t.entry.name.size(), static_cast<uint64_t>(t.entry.name.back())) % 1000);
+    const auto seed =
+        static_cast<double>(hash_combine(n, t.entry.name.size(), static_cast<uint64_t>(t.entry.name.back())) % 1000);
     const at::Tensor full = (at::arange(n, at::kFloat) * 0.37 + seed).sin().reshape(t.entry.shape);
     const ParameterPart mine = tensors.held(t.entry.parameter);
     const at::Tensor part = at::empty_like(mine.local);
@@ -84,7 +88,8 @@ class CheckpointMeshTest : public RunTest {
     return dir;
   }
   // On each rank of the mesh ("": one rank without), a lock around what the function says to gtest.
-  void on(const std::string& kind, const std::string& mesh, bool filled, const std::function<void(RankState&, int64_t rank)>& fn) {
+  void on(const std::string& kind, const std::string& mesh, bool filled,
+          const std::function<void(RankState&, int64_t rank)>& fn) {
     const std::string dir = model_dir(kind);
     if (mesh.empty()) {
       RankState one(dir, nullptr, filled);
@@ -176,7 +181,9 @@ TEST_F(CheckpointMeshTest, HuggingFaceBytesAreCounted) {
   const Checkpoint disk(dir_.file("c/global_step_3/huggingface"));
   on("moe", "fsdp=2,tp=2,ep=4", false, [&](RankState& s, int64_t) {
     int64_t read = 0, kept = 0;
-    load_hf_weights(disk, s.model.entries, s.model.tied_head, [&](const std::string& name) { return s.tensors.held("master/" + name); }, &read);
+    load_hf_weights(
+        disk, s.model.entries, s.model.tied_head, [&](const std::string& name) { return s.tensors.held("master/" + name); },
+        &read);
     for (const nn::Parameter* p : s.model.model->parameters()) kept += p->master().numel() * 2;
     EXPECT_EQ(read, kept) << "bf16";
   });
@@ -230,7 +237,9 @@ TEST_F(CheckpointMeshTest, DamageIsFoundByAllRanksAlsoWhereRankZeroReads) {
       try {
         load_checkpoint((rank == 1 && !seen ? dir_.file("none") : dir) + "/global_step_3", "", s.model, s.optimizer);
       } catch (const FileError& e) {
-        EXPECT_NE(std::string(e.what()).find(fmt::format("master.safetensors: tensor \"{}\": is damaged", last)), std::string::npos) << e.what();
+        EXPECT_NE(std::string(e.what()).find(fmt::format("master.safetensors: tensor \"{}\": is damaged", last)),
+                  std::string::npos)
+            << e.what();
         ++refused;
       }
     });
@@ -338,8 +347,8 @@ TEST_F(CheckpointDamage, ManifestsThatAreNoneAreRefused) {
   const std::string good = read_bytes(root + "/" + kManifestName), hash(16, '0');
   EXPECT_EQ(parse_manifest(manifest_text(manifest), "m"), manifest);
   for (const std::string& bad :
-       {good.substr(0, good.size() / 2), std::string("[]"), std::string(R"({"format": 3, "files": {}})"), std::string(R"({"format": 2})"),
-        R"({"format": 2, "files": {"../x": {"size": 1, "hash": ")" + hash + R"("}}})",
+       {good.substr(0, good.size() / 2), std::string("[]"), std::string(R"({"format": 3, "files": {}})"),
+        std::string(R"({"format": 2})"), R"({"format": 2, "files": {"../x": {"size": 1, "hash": ")" + hash + R"("}}})",
         R"({"format": 2, "files": {"/x": {"size": 1, "hash": ")" + hash + R"("}}})",
         std::string(R"({"format": 2, "files": {"x": {"size": 1, "hash": "0"}}})"),
         R"({"format": 2, "files": {"x": {"size": "1", "hash": ")" + hash + R"("}}})"})

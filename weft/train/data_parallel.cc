@@ -98,14 +98,17 @@ bool DataParallel::any(bool mine) const { return size() == 1 ? mine : max(mine ?
 
 double DataParallel::sum(double mine) const { return size() == 1 ? mine : reduced(mesh_->world, mine, ReduceOp::kSum); }
 
-double DataParallel::sum_over_places(double mine) const { return size() == 1 ? mine : reduced(mesh_->data, mine, ReduceOp::kSum); }
+double DataParallel::sum_over_places(double mine) const {
+  return size() == 1 ? mine : reduced(mesh_->data, mine, ReduceOp::kSum);
+}
 
 double DataParallel::max(double mine) const { return size() == 1 ? mine : reduced(mesh_->world, mine, ReduceOp::kMax); }
 
 std::map<std::string, double> DataParallel::received_bytes() const {
   std::map<std::string, double> out;
   if (!mesh_) return out;
-  for (const CommStatsRow& r : mesh_->world.stats().rows()) out[r.axis + "/" + r.purpose] += static_cast<double>(r.bytes.received);
+  for (const CommStatsRow& r : mesh_->world.stats().rows())
+    out[r.axis + "/" + r.purpose] += static_cast<double>(r.bytes.received);
   return out;
 }
 
@@ -118,7 +121,9 @@ void DataParallel::report_wait_share(double before, MetricsRow& row) const {
 
 void DataParallel::sum_over_shards(std::vector<double>& values) const {
   if (size() == 1) return;
-  mesh_->replica.all_reduce(values.data(), values.data(), static_cast<int64_t>(values.size()), DType::kF64, ReduceOp::kSum, "grad_norm").wait();
+  mesh_->replica
+      .all_reduce(values.data(), values.data(), static_cast<int64_t>(values.size()), DType::kF64, ReduceOp::kSum, "grad_norm")
+      .wait();
 }
 
 }  // namespace weft

@@ -20,8 +20,9 @@ at::Device parse_device(const std::string& device) {
   if (device == "cpu") return at::kCPU;
   if (device != "cuda") throw UsageError(fmt::format("device = \"{}\": expected \"cpu\" or \"cuda\"", device));
   if (!at::hasCUDA())
-    throw UsageError("device = \"cuda\": no CUDA device or no CUDA in this libtorch. Use device = \"cpu\", or a build against a CUDA libtorch "
-                     "(tools/build_with_pip_torch.sh) on a machine with a GPU");
+    throw UsageError(
+        "device = \"cuda\": no CUDA device or no CUDA in this libtorch. Use device = \"cpu\", or a build against a CUDA libtorch "
+        "(tools/build_with_pip_torch.sh) on a machine with a GPU");
   return at::Device(at::kCUDA, 0);
 }
 
@@ -31,8 +32,8 @@ at::ScalarType scalar_of(DType dtype, const std::string& where) {
   throw UsageError(fmt::format("{}: param_dtype {} is not supported: choose float32 or bfloat16", where, dtype_name(dtype)));
 }
 
-LoadedModel build(const std::string& dir, std::optional<DType> param_dtype, const std::string& device, const std::vector<Family>& extra,
-                  std::shared_ptr<const RankMesh> mesh, const std::vector<std::string>& plan) {
+LoadedModel build(const std::string& dir, std::optional<DType> param_dtype, const std::string& device,
+                  const std::vector<Family>& extra, std::shared_ptr<const RankMesh> mesh, const std::vector<std::string>& plan) {
   LoadedModel m;
   m.dir = dir;
   m.hf = HfConfig::load(dir);
@@ -93,20 +94,28 @@ std::unique_ptr<CausalLM> empty_model_like(const LoadedModel& m) {
 }
 
 void save_model_files(const LoadedModel& m, const std::string& dir) {
-  static constexpr const char* kCopied[] = {"generation_config.json", "tokenizer.json",      "tokenizer_config.json", "special_tokens_map.json",
-                                            "chat_template.jinja",    "added_tokens.json",   "vocab.json",            "merges.txt",
+  static constexpr const char* kCopied[] = {"generation_config.json",
+                                            "tokenizer.json",
+                                            "tokenizer_config.json",
+                                            "special_tokens_map.json",
+                                            "chat_template.jinja",
+                                            "added_tokens.json",
+                                            "vocab.json",
+                                            "merges.txt",
                                             "tokenizer.model"};
   for (const char* name : kCopied)
     if (fs::exists(fs::path(m.dir) / name)) fs::copy_file(fs::path(m.dir) / name, fs::path(dir) / name);
   if (fs::exists(fs::path(m.dir) / "additional_chat_templates"))
-    fs::copy(fs::path(m.dir) / "additional_chat_templates", fs::path(dir) / "additional_chat_templates", fs::copy_options::recursive);
+    fs::copy(fs::path(m.dir) / "additional_chat_templates", fs::path(dir) / "additional_chat_templates",
+             fs::copy_options::recursive);
   write_file_atomically((fs::path(dir) / "config.json").string(), m.hf.raw_json);
 }
 
 void save_model(const LoadedModel& m, const std::string& dir) {
   WEFT_CHECK(!m.mesh, "save_model of a part");
   save_model_files(m, dir);
-  save_hf_weights(dir, m.manifest, m.entries, m.tied_head, [&](const std::string& name) { return whole_parameter(m.model->find_parameter(name)->master()); });
+  save_hf_weights(dir, m.manifest, m.entries, m.tied_head,
+                  [&](const std::string& name) { return whole_parameter(m.model->find_parameter(name)->master()); });
 }
 
 }  // namespace weft

@@ -26,16 +26,17 @@ struct LoadedModel {
 };
 
 // `param_dtype` fp32 or bf16; nullopt: what the checkpoint says (float16 is refused: choose one of the two).
-// `device` "cpu" or "cuda"; a clear error where there is no GPU. With a mesh of several ranks (all call) the parameters are sharded by
-// layer, and this rank allocates and reads its own parts only; `plan` has a user's entries over the model's table (parallelize.h).
+// `device` "cpu" or "cuda"; a clear error where there is no GPU. With a mesh of several ranks (all call) the parameters are
+// sharded by layer, and this rank allocates and reads its own parts only; `plan` has a user's entries over the model's table
+// (parallelize.h).
 LoadedModel load_model(const std::string& path_or_hub_id, std::optional<DType> param_dtype, const std::string& device = "cpu",
                        const std::vector<Family>& extra_families = {}, std::shared_ptr<const RankMesh> mesh = nullptr,
                        const std::vector<std::string>& plan = {});
 
 // The same without weights on disk: config.json only, initialised from `seed`; written back in `disk_dtype`.
-LoadedModel create_model(const std::string& dir, DType param_dtype, DType disk_dtype, uint64_t seed, const std::string& device = "cpu",
-                         const std::vector<Family>& extra_families = {}, std::shared_ptr<const RankMesh> mesh = nullptr,
-                         const std::vector<std::string>& plan = {});
+LoadedModel create_model(const std::string& dir, DType param_dtype, DType disk_dtype, uint64_t seed,
+                         const std::string& device = "cpu", const std::vector<Family>& extra_families = {},
+                         std::shared_ptr<const RankMesh> mesh = nullptr, const std::vector<std::string>& plan = {});
 
 // What load_model would refuse about this mesh, from config.json alone, before any rank starts. UsageError.
 void check_model_on_mesh(const std::string& path_or_hub_id, const std::vector<Family>& extra_families, const ParallelDims& dims,
@@ -44,8 +45,8 @@ void check_model_on_mesh(const std::string& path_or_hub_id, const std::vector<Fa
 // A model of the same kind, whole, in memory and without values: what another engine's weights are copied into.
 std::unique_ptr<CausalLM> empty_model_like(const LoadedModel& m);
 
-// What a Hugging Face directory has beside its weights: config.json, and generation_config.json, tokenizer and chat template files copied
-// from `m.dir`. `dir` exists and is empty.
+// What a Hugging Face directory has beside its weights: config.json, and generation_config.json, tokenizer and chat template
+// files copied from `m.dir`. `dir` exists and is empty.
 void save_model_files(const LoadedModel& m, const std::string& dir);
 // The complete directory, of a model that one rank holds.
 void save_model(const LoadedModel& m, const std::string& dir);

@@ -1,5 +1,5 @@
-// What went wrong in others' expert, tensor and context parallelism and router replay, tried on whole models (docs/sharding.md lists the
-// failures; weft/parallel/known_failures_test.cc has those of single groups).
+// What went wrong in others' expert, tensor and context parallelism and router replay, tried on whole models (docs/sharding.md
+// lists the failures; weft/parallel/known_failures_test.cc has those of single groups).
 #include "weft/train/test_mesh_oracle.h"
 
 namespace weft {
@@ -8,11 +8,13 @@ namespace {
 using namespace weft::testing;
 
 // Routes that no router chose: different for every token, so that a row that takes another's is seen.
-std::vector<RoutingTrace> made_up_routes(const CausalLM& model, const std::vector<Trajectory>& rows, const std::function<int32_t(size_t, int64_t, int64_t)>& first) {
+std::vector<RoutingTrace> made_up_routes(const CausalLM& model, const std::vector<Trajectory>& rows,
+                                         const std::function<int32_t(size_t, int64_t, int64_t)>& first) {
   const ModelConfig& c = model.config();
   std::vector<RoutingTrace> out;
   for (size_t i = 0; i < rows.size(); ++i) {
-    RoutingTrace trace(rows[i].num_tokens() - 1, c.moe_layer_ids(), static_cast<int>(c.moe.top_k), static_cast<int>(c.moe.num_experts));
+    RoutingTrace trace(rows[i].num_tokens() - 1, c.moe_layer_ids(), static_cast<int>(c.moe.top_k),
+                       static_cast<int>(c.moe.num_experts));
     for (int64_t r = 0; r < trace.num_rows(); ++r)
       for (int64_t l = 0; l < trace.num_layers(); ++l) {
         std::vector<int32_t> ids;
@@ -31,14 +33,18 @@ OracleRun with_routes(const OracleOptions& options, const std::function<int32_t(
   return run;
 }
 
-const std::vector<std::string> kTopologies = {"fsdp=2,tp=2", "fsdp=4,ep=4", "fsdp=2,tp=2,ep=4", "replicate=2,fsdp=2,tp=2,ep=4", "cp=2,ep=2", "fsdp=2,cp=2,tp=2,ep=8"};
+const std::vector<std::string> kTopologies = {
+    "fsdp=2,tp=2", "fsdp=4,ep=4", "fsdp=2,tp=2,ep=4", "replicate=2,fsdp=2,tp=2,ep=4", "cp=2,ep=2", "fsdp=2,cp=2,tp=2,ep=8"};
 
-// Replay on every topology executes each token's recorded experts (miles #3146: rows in another order, and no error): with routes made up for
-// each token log-probs are one rank's, bit for bit, and not those of the live router. With routes shifted by one token they are others.
+// Replay on every topology executes each token's recorded experts (miles #3146: rows in another order, and no error): with routes
+// made up for each token log-probs are one rank's, bit for bit, and not those of the live router. With routes shifted by one
+// token they are others.
 TEST(MeshFailures, EachTokenExecutesItsRecordedExperts) {
   for (const TokenSharing sharing : {TokenSharing{}, TokenSharing{ContextSplit::kContiguous, true}}) {
     const OracleOptions options{.sharing = sharing};
-    const auto route = [](size_t i, int64_t r, int64_t l) { return static_cast<int32_t>(3 * i + 5 * static_cast<size_t>(r) + static_cast<size_t>(l)); };
+    const auto route = [](size_t i, int64_t r, int64_t l) {
+      return static_cast<int32_t>(3 * i + 5 * static_cast<size_t>(r) + static_cast<size_t>(l));
+    };
     const OracleRun replay = with_routes(options, route);
     const OracleRun shifted = with_routes(options, [&](size_t i, int64_t r, int64_t l) { return route(i, r + 1, l); });
     OracleRun one = run_oracle(options, nullptr, &replay);
@@ -53,7 +59,9 @@ TEST(MeshFailures, EachTokenExecutesItsRecordedExperts) {
 TEST(MeshFailures, ThreeHundredExpertsOnBothSplitsOfAContext) {
   for (const ContextSplit split : {ContextSplit::kZigzag, ContextSplit::kContiguous}) {
     const OracleOptions options{.model = "many_experts", .sharing = {split, false}};
-    const OracleRun replay = with_routes(options, [](size_t i, int64_t r, int64_t l) { return static_cast<int32_t>(254 + 40 * i + 3 * static_cast<size_t>(r + l)); });
+    const OracleRun replay = with_routes(options, [](size_t i, int64_t r, int64_t l) {
+      return static_cast<int32_t>(254 + 40 * i + 3 * static_cast<size_t>(r + l));
+    });
     OracleRun one = run_oracle(options, nullptr, &replay);
     one.traces = replay.traces;
     for (const char* mesh : {"cp=2", "cp=2,ep=2", "cp=3"}) expect_mesh_equals_one_rank(mesh, options, one);
@@ -80,12 +88,14 @@ TEST(MeshFailures, RecordedRoutesAreOneRanks) {
         ASSERT_EQ(all.size(), one.traces[0].size());
         for (size_t i = 0; i < all.size(); ++i)
           for (int64_t r = 0; r < all[i].num_rows(); ++r)
-            for (int64_t l = 0; l < all[i].num_layers(); ++l) EXPECT_EQ(all[i].get(r, l), one.traces[0][i].get(r, l)) << text << " " << i << " " << r;
+            for (int64_t l = 0; l < all[i].num_layers(); ++l)
+              EXPECT_EQ(all[i].get(r, l), one.traces[0][i].get(r, l)) << text << " " << i << " " << r;
       });
     }
 }
 
-// All tokens to one expert (pytorch #158719, torchtitan #2747, slime PR #1010: mismatch or hang): the gradients of the others are exactly zero.
+// All tokens to one expert (pytorch #158719, torchtitan #2747, slime PR #1010: mismatch or hang): the gradients of the others are
+// exactly zero.
 TEST(MeshFailures, AllTokensOnTheFirstExperts) {
   const OracleOptions options;
   const OracleRun replay = with_routes(options, [](size_t, int64_t, int64_t) { return 0; });
@@ -108,7 +118,8 @@ TEST(MeshFailures, AllTokensOnTheFirstExperts) {
   });
 }
 
-// Megatron-LM #5956, VeOmni #185: expert gradients ep times too large. Over dp x ep sweeps every parameter's gradient is one rank's.
+// Megatron-LM #5956, VeOmni #185: expert gradients ep times too large. Over dp x ep sweeps every parameter's gradient is one
+// rank's.
 TEST(MeshFailures, ExpertGradientsDoNotKnowTheMesh) {
   const OracleOptions options;
   const OracleRun one = run_oracle(options, nullptr, nullptr);
@@ -136,17 +147,22 @@ TEST(MeshFailures, NormsOverSeveralMeshes) {
     double expected = 0;
     for (const auto& [name, g] : one.steps[0].grads) {
       const at::Tensor magnitude = g.to(at::kDouble).abs();
-      if (std::isinf(p)) expected = std::max(expected, magnitude.max().item<double>());
-      else expected += magnitude.pow(p).sum().item<double>();
+      if (std::isinf(p))
+        expected = std::max(expected, magnitude.max().item<double>());
+      else
+        expected += magnitude.pow(p).sum().item<double>();
     }
     if (!std::isinf(p)) expected = std::pow(expected, 1 / p);
-    for (const char* text : {"replicate=2,fsdp=2,ep=2", "replicate=2,fsdp=2,tp=2,ep=4", "fsdp=2,cp=2,tp=2,ep=4", "fsdp=3,tp=2,ep=6"}) {
+    for (const char* text :
+         {"replicate=2,fsdp=2,ep=2", "replicate=2,fsdp=2,tp=2,ep=4", "fsdp=2,cp=2,tp=2,ep=4", "fsdp=3,tp=2,ep=6"}) {
       const ParallelDims dims = parse_parallel_dims(text, 0, {"oe"});
       std::vector<double> norms(static_cast<size_t>(dims.world()));
       run_ranks(static_cast<int>(dims.world()), {}, [&](Communicator& world) {
         const auto mesh = make_rank_mesh(dims, world);
         OracleOptions keep = options;
-        keep.after_backward = [&](CausalLM& model) { norms[static_cast<size_t>(world.rank())] = gradient_norm(model.parameters(), p, *mesh); };
+        keep.after_backward = [&](CausalLM& model) {
+          norms[static_cast<size_t>(world.rank())] = gradient_norm(model.parameters(), p, *mesh);
+        };
         (void)run_oracle(keep, mesh, &one);
       });
       for (const double n : norms) {

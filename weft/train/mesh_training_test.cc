@@ -13,7 +13,8 @@ namespace {
 
 class MeshTrainingTest : public RunTest {
  protected:
-  void train(const std::string& run, const std::string& mesh, int64_t steps, std::vector<std::string> more = {}, RecipeUse use = RecipeUse::kTrain) {
+  void train(const std::string& run, const std::string& mesh, int64_t steps, std::vector<std::string> more = {},
+             RecipeUse use = RecipeUse::kTrain) {
     more.push_back(fmt::format("trainer.total_training_steps={}", steps));
     more.push_back("actor.mesh=" + mesh);
     const Recipe r = recipe(run, more, use);
@@ -22,18 +23,23 @@ class MeshTrainingTest : public RunTest {
     options.threads_per_rank = 1;
     run_ranks(static_cast<int>(dims.world()), options, [&](Communicator& world) {
       auto ranks = make_rank_mesh(dims, world, actor_sharing(r));
-      if (use == RecipeUse::kSft) SftTrainer(r, registry_, ranks).run();
-      else Trainer(r, registry_, ranks).run();
+      if (use == RecipeUse::kSft)
+        SftTrainer(r, registry_, ranks).run();
+      else
+        Trainer(r, registry_, ranks).run();
     });
   }
 
-  // The first step samples the same tokens, so everything reported of it has the same bits but the norm, whose terms are summed by shard.
+  // The first step samples the same tokens, so everything reported of it has the same bits but the norm, whose terms are summed
+  // by shard.
   void expect_first_step_equal(const std::string& a, const std::string& b) const {
     const nlohmann::json x = metrics(a).at(0), y = metrics(b).at(0);
     EXPECT_EQ(x.size(), y.size());
     for (const auto& [key, value] : x.items()) {
-      if (key == "actor/grad_norm") EXPECT_NEAR(value.get<double>(), y.at(key).get<double>(), 4e-6 * value.get<double>());
-      else EXPECT_EQ(value, y.at(key)) << key << " of " << a << " and " << b;
+      if (key == "actor/grad_norm")
+        EXPECT_NEAR(value.get<double>(), y.at(key).get<double>(), 4e-6 * value.get<double>());
+      else
+        EXPECT_EQ(value, y.at(key)) << key << " of " << a << " and " << b;
     }
   }
 
@@ -63,22 +69,45 @@ class MeshTrainingTest : public RunTest {
   }
 };
 
-// What travels is what is missing: each rank receives its half of every gradient from the one peer, once; the rollout its other half.
+// What travels is what is missing: each rank receives its half of every gradient from the one peer, once; the rollout its other
+// half.
 TEST_F(MeshTrainingTest, BytesAreCounted) {
   train("two", "fsdp=2", 1);
   double numel = 0;
-  for (const nn::Parameter* p : load_model(tiny_model(), DType::kF32).model->parameters()) numel += static_cast<double>(p->numel());
+  for (const nn::Parameter* p : load_model(tiny_model(), DType::kF32).model->parameters())
+    numel += static_cast<double>(p->numel());
   const nlohmann::json row = metrics("two", true).at(0);
   // Experts travel on their own mesh's axis, without ep too.
-  EXPECT_EQ(row.at("comm/fsdp/grad/received_bytes").get<double>() + row.at("comm/efsdp/grad/received_bytes").get<double>(), numel / 2 * sizeof(float));
+  EXPECT_EQ(row.at("comm/fsdp/grad/received_bytes").get<double>() + row.at("comm/efsdp/grad/received_bytes").get<double>(),
+            numel / 2 * sizeof(float));
   EXPECT_EQ(row.at("comm/world/redistribute/received_bytes").get<double>(), numel / 2 * sizeof(float));
-  EXPECT_GE(row.at("comm/fsdp/unshard/received_bytes").get<double>() + row.at("comm/efsdp/unshard/received_bytes").get<double>(), numel / 2 * sizeof(float));
+  EXPECT_GE(row.at("comm/fsdp/unshard/received_bytes").get<double>() + row.at("comm/efsdp/unshard/received_bytes").get<double>(),
+            numel / 2 * sizeof(float));
 }
 
-const std::vector<std::string> kMeshes = {"fsdp=2", "replicate=2", "fsdp=3", "replicate=2,fsdp=2", "fsdp=5", "fsdp=8",
-                                          "fsdp=2,ep=2", "fsdp=4,ep=2", "replicate=2,fsdp=2,ep=2", "fsdp=3,ep=3", "fsdp=8,ep=4", "fsdp=8,ep=8",
-                                          "tp=2", "tp=4", "fsdp=2,tp=2", "fsdp=2,tp=2,ep=4", "replicate=2,tp=2,ep=2", "fsdp=3,tp=2,ep=2",
-                                          "cp=2", "cp=3,ep=3", "fsdp=2,cp=2,ep=2", "cp=2,tp=2,ep=4", "replicate=2,fsdp=2,cp=2"};
+const std::vector<std::string> kMeshes = {"fsdp=2",
+                                          "replicate=2",
+                                          "fsdp=3",
+                                          "replicate=2,fsdp=2",
+                                          "fsdp=5",
+                                          "fsdp=8",
+                                          "fsdp=2,ep=2",
+                                          "fsdp=4,ep=2",
+                                          "replicate=2,fsdp=2,ep=2",
+                                          "fsdp=3,ep=3",
+                                          "fsdp=8,ep=4",
+                                          "fsdp=8,ep=8",
+                                          "tp=2",
+                                          "tp=4",
+                                          "fsdp=2,tp=2",
+                                          "fsdp=2,tp=2,ep=4",
+                                          "replicate=2,tp=2,ep=2",
+                                          "fsdp=3,tp=2,ep=2",
+                                          "cp=2",
+                                          "cp=3,ep=3",
+                                          "fsdp=2,cp=2,ep=2",
+                                          "cp=2,tp=2,ep=4",
+                                          "replicate=2,fsdp=2,cp=2"};
 
 TEST_F(MeshTrainingTest, EveryMeshEqualsOneRank) {
   train("one", "fsdp=1", 1);
@@ -90,7 +119,8 @@ TEST_F(MeshTrainingTest, EveryMeshEqualsOneRank) {
   }
 }
 
-// The norm's coefficient and the moments are those of the whole: three steps stay in parity and the mesh's own run repeats itself.
+// The norm's coefficient and the moments are those of the whole: three steps stay in parity and the mesh's own run repeats
+// itself.
 TEST_F(MeshTrainingTest, ModesHoldOnAMesh) {
   const std::vector<std::vector<std::string>> modes = {
       {"router_replay.mode=R3", "actor.use_kl_loss=true", "actor.ppo_epochs=2", "actor.mini_batch_size=2"},
@@ -104,7 +134,8 @@ TEST_F(MeshTrainingTest, ModesHoldOnAMesh) {
     for (const std::string mesh : {"replicate=2,fsdp=2", "cp=2,tp=2,ep=2"}) {
       const std::string many = fmt::format("{}_{}", mesh, i);
       std::vector<std::string> more = modes[i];
-      if (mesh.find("tp") != std::string::npos) more.push_back("actor.sequence_parallel=true"), more.push_back("actor.cp_split=contiguous");
+      if (mesh.find("tp") != std::string::npos)
+        more.push_back("actor.sequence_parallel=true"), more.push_back("actor.cp_split=contiguous");
       train(many, mesh, 1, more);
       if (i != 0) expect_first_step_equal(one, many);  // several updates: the later ones start from other last bits
       if (i != 0) expect_gradients_close(one, many, 4e-6);
@@ -126,12 +157,13 @@ TEST_F(MeshTrainingTest, Bf16) {
   expect_gradients_close("one", "two", 1e-5);
 }
 
-// A checkpoint of any mesh is one of every other (checkpoint_mesh_test.cc: byte for byte): the next step samples the same tokens and
-// reports the same bits, its update is equal up to the order of sums.
+// A checkpoint of any mesh is one of every other (checkpoint_mesh_test.cc: byte for byte): the next step samples the same tokens
+// and reports the same bits, its update is equal up to the order of sums.
 TEST_F(MeshTrainingTest, CheckpointsMoveBetweenMeshes) {
   train("source", "fsdp=3", 2);
   const std::string from = "trainer.resume_from_path=" + run_file("source", "checkpoints/global_step_2");
-  for (const std::string mesh : {"fsdp=1", "fsdp=3", "fsdp=2", "replicate=2,fsdp=2", "fsdp=2,tp=2", "fsdp=2,ep=2", "fsdp=2,tp=2,ep=4", "fsdp=5"}) {
+  for (const std::string mesh :
+       {"fsdp=1", "fsdp=3", "fsdp=2", "replicate=2,fsdp=2", "fsdp=2,tp=2", "fsdp=2,ep=2", "fsdp=2,tp=2,ep=4", "fsdp=5"}) {
     train(mesh, mesh, 3, {"trainer.resume_mode=resume_path", from});
     expect_first_step_equal("fsdp=1", mesh);
     expect_gradients_close("fsdp=1", mesh, 4e-6, 3);
@@ -152,9 +184,11 @@ TEST_F(MeshTrainingTest, StoppedRunGoesOnBitEqual) {
 
 TEST_F(MeshTrainingTest, SftEqualsOneRank) {
   std::string rows;
-  for (int i = 0; i < 9; ++i) rows += fmt::format("{{\"prompt\": \"{}+{}=\", \"completion\": \"{}\"}}\n", i, 9 - i, std::string(static_cast<size_t>(1 + i % 4), '7'));
-  const std::vector<std::string> more = {"data.train_files=" + dir_.write("sft.jsonl", rows), "data.val_files=" + dir_.file("sft.jsonl"),
-                                         "data.train_batch_size=5"};
+  for (int i = 0; i < 9; ++i)
+    rows += fmt::format("{{\"prompt\": \"{}+{}=\", \"completion\": \"{}\"}}\n", i, 9 - i,
+                        std::string(static_cast<size_t>(1 + i % 4), '7'));
+  const std::vector<std::string> more = {"data.train_files=" + dir_.write("sft.jsonl", rows),
+                                         "data.val_files=" + dir_.file("sft.jsonl"), "data.train_batch_size=5"};
   train("one", "fsdp=1", 1, more, RecipeUse::kSft);
   for (const std::string& mesh : kMeshes) {
     train(mesh, mesh, 1, more, RecipeUse::kSft);

@@ -14,8 +14,8 @@ namespace weft {
 namespace {
 
 template <class T>
-std::vector<T> gather_over(const Communicator& ranks, const std::vector<T>& mine, const std::vector<std::vector<int64_t>>& places, int64_t width,
-                           DType dtype, const char* purpose) {
+std::vector<T> gather_over(const Communicator& ranks, const std::vector<T>& mine, const std::vector<std::vector<int64_t>>& places,
+                           int64_t width, DType dtype, const char* purpose) {
   std::vector<int64_t> counts;
   int64_t total = 0;
   for (const auto& p : places) counts.push_back(static_cast<int64_t>(p.size()) * width), total += counts.back();
@@ -34,7 +34,8 @@ std::vector<T> gather_over(const Communicator& ranks, const std::vector<T>& mine
 
 }  // namespace
 
-PackedMicroBatch::PackedMicroBatch(const CausalLM& model, std::span<const Trajectory* const> trajectories, const kernels::LogitBias* logit_bias)
+PackedMicroBatch::PackedMicroBatch(const CausalLM& model, std::span<const Trajectory* const> trajectories,
+                                   const kernels::LogitBias* logit_bias)
     : model_(model), trajectories_(trajectories) {
   for (const Trajectory* t : trajectories) {
     if (t->temperature <= 0)
@@ -53,10 +54,12 @@ PackedMicroBatch::PackedMicroBatch(const CausalLM& model, std::span<const Trajec
   std::vector<int64_t> index;
   for (int64_t rank = 0; rank < cp; ++rank) {
     std::vector<int64_t> fed;
-    for (const ContextPiece& p : context_pieces(sequence_offsets_, cp, rank, mesh ? mesh->sharing.context_split : ContextSplit::kZigzag)) {
+    for (const ContextPiece& p :
+         context_pieces(sequence_offsets_, cp, rank, mesh ? mesh->sharing.context_split : ContextSplit::kZigzag)) {
       const size_t s = static_cast<size_t>(p.sequence);
       if (rank == cp_rank) spans.push_back({ids_[s], p.begin, p.end});
-      const int64_t before_first = static_cast<int64_t>(trajectories[s]->prompt_ids.size()) - 1;  // the row that predicts response token 0
+      const int64_t before_first =
+          static_cast<int64_t>(trajectories[s]->prompt_ids.size()) - 1;  // the row that predicts response token 0
       for (int64_t at = p.begin; at < p.end; ++at) {
         if (at >= before_first) {
           tokens_[static_cast<size_t>(rank)].push_back(offsets_[s] + at - before_first);
@@ -81,7 +84,8 @@ PackedMicroBatch::PackedMicroBatch(const CausalLM& model, std::span<const Trajec
     while (token >= offsets_[s + 1] || token < offsets_[s]) s = (s + 1) % trajectories.size();
     const Trajectory& t = *trajectories[s];
     const size_t j = static_cast<size_t>(token - offsets_[s]);
-    kernels::HeadRow row{t.response_ids[j], 1.0f / static_cast<float>(t.temperature), nullptr, bias};  // the sampler's own expression
+    kernels::HeadRow row{t.response_ids[j], 1.0f / static_cast<float>(t.temperature), nullptr,
+                         bias};  // the sampler's own expression
     if (!t.kept.empty() && !t.kept[j].is_all()) {
       auto kept = std::make_shared<kernels::KeptTokens>();
       kept->all = false;
@@ -96,7 +100,8 @@ PackedMicroBatch::PackedMicroBatch(const CausalLM& model, std::span<const Trajec
 std::unique_ptr<nn::AttentionContext> PackedMicroBatch::attention() const {
   const RankMesh* mesh = model_.mesh();
   if (mesh && mesh->cp.size() > 1)
-    return std::make_unique<ContextParallelAttention>(model_.attention_shape(), sequence_offsets_, mesh->cp, mesh->sharing.context_split);
+    return std::make_unique<ContextParallelAttention>(model_.attention_shape(), sequence_offsets_, mesh->cp,
+                                                      mesh->sharing.context_split);
   return std::make_unique<nn::PackedAttention>(model_.attention_shape(), sequence_offsets_);
 }
 
@@ -136,10 +141,13 @@ RoutingBuffer PackedMicroBatch::recorded_routes() const {
   }
   const std::vector<int64_t>& rows = own_rows();
   for (size_t r = 0; r < rows.size(); ++r) {
-    const size_t s = static_cast<size_t>(std::upper_bound(sequence_offsets_.begin(), sequence_offsets_.end(), rows[r]) - sequence_offsets_.begin()) - 1;
+    const size_t s = static_cast<size_t>(std::upper_bound(sequence_offsets_.begin(), sequence_offsets_.end(), rows[r]) -
+                                         sequence_offsets_.begin()) -
+                     1;
     for (size_t l = 0; l < buffer.layers.size(); ++l)
-      trajectories_[s]->routing->get(rows[r] - sequence_offsets_[s], static_cast<int64_t>(l),
-                                     {buffer.at(static_cast<int64_t>(r), static_cast<int64_t>(l)), static_cast<size_t>(buffer.top_k)});
+      trajectories_[s]->routing->get(
+          rows[r] - sequence_offsets_[s], static_cast<int64_t>(l),
+          {buffer.at(static_cast<int64_t>(r), static_cast<int64_t>(l)), static_cast<size_t>(buffer.top_k)});
   }
   return buffer;
 }
@@ -148,10 +156,12 @@ std::vector<RoutingTrace> PackedMicroBatch::traces(const RoutingBuffer& own) con
   const ModelConfig& c = model_.config();
   RoutingBuffer all{own.layers, sequence_offsets_.back(), own.top_k, own.ids};
   if (rows_.size() > 1)
-    all.ids = gather_over(model_.mesh()->rows, own.ids, rows_, static_cast<int64_t>(own.layers.size()) * own.top_k, DType::kI32, "routes");
+    all.ids = gather_over(model_.mesh()->rows, own.ids, rows_, static_cast<int64_t>(own.layers.size()) * own.top_k, DType::kI32,
+                          "routes");
   std::vector<RoutingTrace> out;
   for (size_t i = 0; i + 1 < sequence_offsets_.size(); ++i) {
-    RoutingTrace trace(sequence_offsets_[i + 1] - sequence_offsets_[i], all.layers, static_cast<int>(c.moe.top_k), static_cast<int>(c.moe.num_experts));
+    RoutingTrace trace(sequence_offsets_[i + 1] - sequence_offsets_[i], all.layers, static_cast<int>(c.moe.top_k),
+                       static_cast<int>(c.moe.num_experts));
     for (int64_t r = 0; r < trace.num_rows(); ++r)
       for (int64_t l = 0; l < trace.num_layers(); ++l)
         trace.set(r, l, {all.at(sequence_offsets_[i] + r, l), static_cast<size_t>(all.top_k)});

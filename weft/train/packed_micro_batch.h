@@ -1,8 +1,8 @@
 #pragma once
-// A micro-batch packed for one forward of one rank. The "whole" is every trajectory's tokens but its last, one after another, in the order of
-// the list: its rows, and the response tokens that they predict. A rank of the cp axis feeds some positions of each sequence
-// (mesh/token_sharing.h) and, with sequence parallelism, has a slice of those between the blocks; what it computes is put together to whole
-// sequences before anything looks at it. Legend: R response tokens of the whole.
+// A micro-batch packed for one forward of one rank. The "whole" is every trajectory's tokens but its last, one after another, in
+// the order of the list: its rows, and the response tokens that they predict. A rank of the cp axis feeds some positions of each
+// sequence (mesh/token_sharing.h) and, with sequence parallelism, has a slice of those between the blocks; what it computes is
+// put together to whole sequences before anything looks at it. Legend: R response tokens of the whole.
 
 #include <ATen/core/Tensor.h>
 

@@ -64,13 +64,17 @@ void visit_rollout(ConfigFields& f, RolloutRecipe& r) {
 void visit_actor(ConfigFields& f, ActorRecipe& a) {
   f.add("actor.mesh", a.mesh,
         "Ranks and what they share: \"fsdp=4\" shards parameters over 4 ranks, \"replicate=2,fsdp=4\" over 4 and holds 2 copies; "
-        "tp=2 cuts heads, columns and vocabulary, cp=2 the sequences, ep=4 (of the same ranks) the experts. Threads of this process, or the "
+        "tp=2 cuts heads, columns and vocabulary, cp=2 the sequences, ep=4 (of the same ranks) the experts. Threads of this "
+        "process, or the "
         "processes of mpirun; one axis may be -1 then.");
   f.add("actor.plan", a.plan,
-        "Entries over the model's sharding table, \"PATTERN AXIS PLACEMENT\": \"*.self_attn.* tp replicated\", \"lm_head.weight fsdp cut(1)\".");
-  f.add("actor.cp_split", a.cp_split, "Which positions of a sequence a rank of cp has: equal work under the causal mask, or neighbours.")
+        "Entries over the model's sharding table, \"PATTERN AXIS PLACEMENT\": \"*.self_attn.* tp replicated\", \"lm_head.weight "
+        "fsdp cut(1)\".");
+  f.add("actor.cp_split", a.cp_split,
+        "Which positions of a sequence a rank of cp has: equal work under the causal mask, or neighbours.")
       .one_of({"zigzag", "contiguous"});
-  f.add("actor.sequence_parallel", a.sequence_parallel, "Between the blocks each tp rank has a slice of the rows: less memory, the same bits.");
+  f.add("actor.sequence_parallel", a.sequence_parallel,
+        "Between the blocks each tp rank has a slice of the rows: less memory, the same bits.");
   f.add("actor.param_dtype", a.param_dtype,
         "Type of the weights in forward and backward, in trainer and rollout alike; masters are fp32. auto: the checkpoint's.")
       .one_of({"auto", "float32", "fp32", "bfloat16", "bf16"});
@@ -90,13 +94,15 @@ void visit_actor(ConfigFields& f, ActorRecipe& a) {
   f.add("actor.tau_pos", a.tau_pos, "sapo: temperature of the gate where the advantage is positive.").range(1e-6, 1e6);
   f.add("actor.tau_neg", a.tau_neg, "sapo: temperature of the gate where it is not.").range(1e-6, 1e6);
   f.add("actor.off_policy_mask_threshold", a.off_policy_mask_threshold,
-        "Leave the policy loss of responses with a negative advantage whose mean (rollout - current) log-prob is above this; 0: off.")
+        "Leave the policy loss of responses with a negative advantage whose mean (rollout - current) log-prob is above this; 0: "
+        "off.")
       .range(0, 1e6);
   f.add("actor.use_kl_loss", a.use_kl_loss, "Add KL to the reference to the loss.");
   f.add("actor.kl_loss_coef", a.kl_loss_coef, "Weight of the KL in the loss.").range(0, 1e6);
   f.add("actor.kl_loss_type", a.kl_loss_type,
         "KL estimator: k1 = kl, k2 = mse, k3 = low_var_kl, abs; with + the gradient of k2.");
-  f.add("actor.kl_loss_unbiased", a.kl_loss_unbiased, "Multiply the KL in the loss by the ratio to the old policy, with its gradient.");
+  f.add("actor.kl_loss_unbiased", a.kl_loss_unbiased,
+        "Multiply the KL in the loss by the ratio to the old policy, with its gradient.");
   f.add("actor.entropy_coeff", a.entropy_coeff, "Weight of the entropy bonus; entropy is a metric in any case.").range(0, 1e6);
   f.add("actor.router_aux_loss_coef", a.router_aux_loss_coef, "sft: weight of the router's load balancing loss; 0: off.")
       .range(0, 1e6);
@@ -124,7 +130,8 @@ void visit_algorithm(ConfigFields& f, AlgorithmRecipe& a) {
   f.add("algorithm.kl_ctrl.type", a.kl_ctrl.type, "Control of the KL weight in the reward.").one_of({"fixed", "adaptive"});
   f.add("algorithm.kl_ctrl.kl_coef", a.kl_ctrl.kl_coef, "Weight of the KL in the reward.").range(0, 1e6);
   f.add("algorithm.kl_ctrl.target_kl", a.kl_ctrl.target_kl, "adaptive: the KL a token to hold.").positive();
-  f.add("algorithm.kl_ctrl.horizon", a.kl_ctrl.horizon, "adaptive: responses over which the weight follows [responses].").positive();
+  f.add("algorithm.kl_ctrl.horizon", a.kl_ctrl.horizon, "adaptive: responses over which the weight follows [responses].")
+      .positive();
   f.add("algorithm.filter_groups.enable", a.filter_groups.enable,
         "Dynamic sampling: groups whose responses all have the same metric are replaced by those of further prompts.");
   f.add("algorithm.filter_groups.metric", a.filter_groups.metric,
@@ -135,7 +142,8 @@ void visit_algorithm(ConfigFields& f, AlgorithmRecipe& a) {
   f.add("algorithm.teacher_kl_coef", a.teacher_kl_coef, "Weight of teacher - old log-prob in the advantages; needs teacher.path.")
       .range(0, 1e6);
   RolloutCorrectionRecipe& c = a.rollout_correction;
-  f.add("algorithm.rollout_correction.rollout_is", c.rollout_is, "Importance weights for the gap between trainer and rollout: null, token, sequence, geometric.");
+  f.add("algorithm.rollout_correction.rollout_is", c.rollout_is,
+        "Importance weights for the gap between trainer and rollout: null, token, sequence, geometric.");
   f.add("algorithm.rollout_correction.rollout_is_threshold", c.rollout_is_threshold,
         "Weights are cut at this; \"low_high\" zeroes weights outside.")
       .accept_number();
@@ -162,7 +170,8 @@ void visit_reward(ConfigFields& f, RewardRecipe& r) {
       "reward.ground_truth_key", r.ground_truth_key,
       "Field with the ground truth, dotted. auto: the one present of reward_model.ground_truth, solution, answer, ground_truth.");
   f.add("reward.overlong_buffer.enable", r.overlong_buffer.enable, "Punish responses that come near data.max_response_length.");
-  f.add("reward.overlong_buffer.len", r.overlong_buffer.len, "The last tokens before the limit, over which the punishment rises [tokens].")
+  f.add("reward.overlong_buffer.len", r.overlong_buffer.len,
+        "The last tokens before the limit, over which the punishment rises [tokens].")
       .range(0, kMaxInt32);
   f.add("reward.overlong_buffer.penalty_factor", r.overlong_buffer.penalty_factor, "Punishment at the limit.").range(0, 1e6);
   f.add("reward.timeout", r.timeout, "Longest time of one call of a reward [s].").range(0.001, 1e6);

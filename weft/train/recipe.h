@@ -227,7 +227,8 @@ std::string print_recipe(const Recipe& recipe);
 // rollout.logit_bias as (token id, bias), ascending ids.
 std::vector<std::pair<int64_t, double>> parse_logit_bias(const ConfigTable& table);
 
-// The ranks of actor.mesh. `world`: how many a launcher started; 0: as many as it says. UsageError for what does not fit or is not built.
+// The ranks of actor.mesh. `world`: how many a launcher started; 0: as many as it says. UsageError for what does not fit or is
+// not built.
 ParallelDims actor_mesh(const Recipe& r, int64_t world);
 TokenSharing actor_sharing(const Recipe& r);
 

@@ -182,7 +182,9 @@ const std::map<std::string, std::string, std::less<>> kAliases = {
     {"validation.freq", "trainer.test_freq"},
 };
 
-const char kMesh[] = "ranks and what they share are actor.mesh = \"replicate=R,fsdp=F,cp=C,tp=T,ep=E\"; the rollout is data-parallel over them, a mesh of its own is not built yet";
+const char kMesh[] =
+    "ranks and what they share are actor.mesh = \"replicate=R,fsdp=F,cp=C,tp=T,ep=E\"; the rollout is data-parallel over them, a "
+    "mesh of its own is not built yet";
 const char kServer[] = "weft serve is not built yet";
 const char kTurns[] = "tools and environments of several turns are not built yet";
 const char kLoss[] = "this loss is not built yet";

@@ -260,12 +260,14 @@ TEST(Recipe, AlgorithmsThatNeedEachOther) {
       {{"actor.kl_loss_unbiased=true"}, "actor.use_kl_loss"},
       {{"algorithm.kl_ctrl.type=adaptive"}, "algorithm.use_kl_in_reward"},
       {{"algorithm.adv_estimator=gae"}, "critic"},
-      {{"algorithm.kl_ctrl.type=adaptive", "algorithm.use_kl_in_reward=true", "algorithm.kl_ctrl.horizon=100"}, "kl_ctrl.horizon = 100"},
+      {{"algorithm.kl_ctrl.type=adaptive", "algorithm.use_kl_in_reward=true", "algorithm.kl_ctrl.horizon=100"},
+       "kl_ctrl.horizon = 100"},
       {{"actor.loss_mode=gmpo", "actor.loss_agg_mode=token-mean"}, "seq-mean-token-mean"},
       {{"reward_model.overlong_buffer.len=4"}, "reward.overlong_buffer.len"},
       {{"use_bias_correction_kl=true"}, "actor.kl_loss_unbiased"},
   };
-  for (const auto& [overrides, expected] : cases) EXPECT_THAT(error_of(kSmallest, overrides), HasSubstr(expected)) << overrides[0];
+  for (const auto& [overrides, expected] : cases)
+    EXPECT_THAT(error_of(kSmallest, overrides), HasSubstr(expected)) << overrides[0];
 }
 
 TEST(Recipe, LogitBiasIsSortedById) {

@@ -62,9 +62,11 @@ void validate_common(const Recipe& r) {
   for (const std::string& stop : r.rollout.stop)
     if (stop.empty()) refuse("rollout.stop: an empty string would stop everything");
   if (r.rollout.val_kwargs.n > 1 && r.rollout.val_kwargs.temperature == 0)
-    refuse(fmt::format("rollout.val_kwargs.n = {} with rollout.val_kwargs.temperature = 0: greedy responses are all the same; set a temperature",
-                       r.rollout.val_kwargs.n));
-  for (const auto& [key, t] : {std::pair("rollout.temperature", r.rollout.temperature), {"rollout.val_kwargs.temperature", r.rollout.val_kwargs.temperature}})
+    refuse(fmt::format(
+        "rollout.val_kwargs.n = {} with rollout.val_kwargs.temperature = 0: greedy responses are all the same; set a temperature",
+        r.rollout.val_kwargs.n));
+  for (const auto& [key, t] : {std::pair("rollout.temperature", r.rollout.temperature),
+                               {"rollout.val_kwargs.temperature", r.rollout.val_kwargs.temperature}})
     if (t > 0 && t < 0.001) refuse(fmt::format("{} = {} is below 0.001: use 0 (greedy) or more", key, t));
   if (r.trainer.threads > 8 * available_cores())
     refuse(fmt::format("trainer.threads = {} on {} cores: they would wait for each other", r.trainer.threads, available_cores()));
@@ -159,7 +161,8 @@ void validate_rl(const Recipe& r, const RecipeChoices& choices) {
   by_rl("algorithm.kl_penalty", [&] { (void)parse_kl_kind(r.algorithm.kl_penalty); });
   const FilterGroupsRecipe& filter = r.algorithm.filter_groups;
   if (filter.enable) {
-    if (r.rollout.n == 1) refuse("algorithm.filter_groups.enable = true with rollout.n = 1: a group of one has nothing to differ from");
+    if (r.rollout.n == 1)
+      refuse("algorithm.filter_groups.enable = true with rollout.n = 1: a group of one has nothing to differ from");
     std::vector<std::string> metrics = r.reward.funcs;
     if (!r.reward.command.empty()) metrics.push_back("command");
     metrics.push_back("reward");
@@ -178,13 +181,15 @@ void validate_rl(const Recipe& r, const RecipeChoices& choices) {
     refuse("algorithm.kl_ctrl.type = \"adaptive\" controls the KL in the reward: set algorithm.use_kl_in_reward = true");
   const double responses = static_cast<double>(r.data.train_batch_size * r.rollout.n);
   if (r.algorithm.kl_ctrl.type == "adaptive" && r.algorithm.kl_ctrl.horizon <= 0.2 * responses)
-    refuse(fmt::format("algorithm.kl_ctrl.horizon = {} is not above a fifth of the step's {} responses: one step could make the KL weight "
-                       "negative",
-                       r.algorithm.kl_ctrl.horizon, responses));
+    refuse(fmt::format(
+        "algorithm.kl_ctrl.horizon = {} is not above a fifth of the step's {} responses: one step could make the KL weight "
+        "negative",
+        r.algorithm.kl_ctrl.horizon, responses));
   if (!r.teacher_path.empty() && r.algorithm.teacher_kl_coef == 0)
     refuse("teacher.path with algorithm.teacher_kl_coef = 0: the teacher would be computed for nothing; leave one of them out");
   const RolloutCorrectionRecipe& c = r.algorithm.rollout_correction;
-  require_known("algorithm.rollout_correction.rollout_is", c.rollout_is, {"null", "token", "sequence", "geometric"}, choices.corrections);
+  require_known("algorithm.rollout_correction.rollout_is", c.rollout_is, {"null", "token", "sequence", "geometric"},
+                choices.corrections);
   by_rl("algorithm.rollout_correction.rollout_is_threshold", [&] {
     CorrectionOptions options;
     parse_importance_threshold(c.rollout_is_threshold, &options);
@@ -225,11 +230,14 @@ ParallelDims actor_mesh(const Recipe& r, int64_t world) {
     refuse(fmt::format("actor.mesh: {}", e.what()));
   }
   if (dims.world() > 1 && r.trainer.device != "cpu")
-    refuse(fmt::format("actor.mesh = \"{}\" with trainer.device = \"{}\": several ranks need the CPU so far", r.actor.mesh, r.trainer.device));
+    refuse(fmt::format("actor.mesh = \"{}\" with trainer.device = \"{}\": several ranks need the CPU so far", r.actor.mesh,
+                       r.trainer.device));
   return dims;
 }
 
-TokenSharing actor_sharing(const Recipe& r) { return {parse_context_split(r.actor.cp_split, "actor.cp_split"), r.actor.sequence_parallel}; }
+TokenSharing actor_sharing(const Recipe& r) {
+  return {parse_context_split(r.actor.cp_split, "actor.cp_split"), r.actor.sequence_parallel};
+}
 
 void validate_recipe(const Recipe& r, RecipeUse use, const RecipeChoices& choices) {
   validate_common(r);

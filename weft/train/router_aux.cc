@@ -1,11 +1,11 @@
 #include "weft/train/router_aux.h"
 
-#include <ATen/TensorOperators.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/bincount.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/index_select.h>
 #include <ATen/ops/softmax.h>
+#include <ATen/TensorOperators.h>
 
 #include <algorithm>
 #include <cmath>
@@ -23,7 +23,8 @@ at::Tensor AuxLossRouting::route(int64_t, const at::Tensor& logits, const kernel
   return ids_.back();
 }
 
-AuxLossRouting::Loss AuxLossRouting::loss(const std::vector<int64_t>& offsets, const std::vector<int64_t>& rows, const Communicator* ranks) const {
+AuxLossRouting::Loss AuxLossRouting::loss(const std::vector<int64_t>& offsets, const std::vector<int64_t>& rows,
+                                          const Communicator* ranks) const {
   Loss out;
   const int64_t sequences = static_cast<int64_t>(offsets.size()) - 1, own = static_cast<int64_t>(rows.size());
   if (logits_.empty()) return out;
@@ -33,7 +34,8 @@ AuxLossRouting::Loss AuxLossRouting::loss(const std::vector<int64_t>& offsets, c
   int64_t sum = 0;
   at::Tensor share_of = at::empty({sequences, 1}, at::kFloat);
   for (int64_t s = 0; s < sequences; ++s)
-    share_of.data_ptr<float>()[s] = 1.0f / static_cast<float>(std::max<int64_t>(1, offsets[static_cast<size_t>(s) + 1] - offsets[static_cast<size_t>(s)]));
+    share_of.data_ptr<float>()[s] =
+        1.0f / static_cast<float>(std::max<int64_t>(1, offsets[static_cast<size_t>(s) + 1] - offsets[static_cast<size_t>(s)]));
   for (int64_t r = 0; r < own; ++r) {
     const auto after = std::upper_bound(offsets.begin(), offsets.end(), rows[static_cast<size_t>(r)]);
     sequence.data_ptr<int64_t>()[r] = after - offsets.begin() - 1;
@@ -42,14 +44,16 @@ AuxLossRouting::Loss AuxLossRouting::loss(const std::vector<int64_t>& offsets, c
   const at::Device device = logits_[0].device();
   sequence = sequence.to(device), weight = weight.to(device), share_of = share_of.to(device);
   for (size_t l = 0; l < logits_.size(); ++l) {
-    at::Tensor counts = at::bincount((ids_[l].to(at::kLong) + sequence * experts).reshape({own * k}), {}, sequences * experts).to(at::kFloat);
+    at::Tensor counts =
+        at::bincount((ids_[l].to(at::kLong) + sequence * experts).reshape({own * k}), {}, sequences * experts).to(at::kFloat);
     if (ranks && ranks->size() > 1)
       ranks->all_reduce(counts.data_ptr(), counts.data_ptr(), counts.numel(), DType::kF32, ReduceOp::kSum, "router_aux").wait();
     const at::Tensor share = at::index_select(counts.reshape({sequences, experts}) * share_of, 0, sequence.reshape({own}));
     const at::Tensor terms = share * at::softmax(logits_[l], 1) * weight / static_cast<double>(logits_.size());
     const at::Tensor part = terms.sum(), host = terms.detach().to(at::kCPU).contiguous();
     out.terms = out.terms.defined() ? out.terms + part : part;
-    for (int64_t i = 0; i < host.numel(); ++i) sum += std::llround(std::ldexp(static_cast<double>(host.data_ptr<float>()[i]), kFractionBits));
+    for (int64_t i = 0; i < host.numel(); ++i)
+      sum += std::llround(std::ldexp(static_cast<double>(host.data_ptr<float>()[i]), kFractionBits));
   }
   if (ranks && ranks->size() > 1) ranks->all_reduce(&sum, &sum, 1, DType::kI64, ReduceOp::kSum, "router_aux").wait();
   out.value = std::ldexp(static_cast<double>(sum), -kFractionBits);

@@ -46,11 +46,13 @@ RunDir::RunDir(const Recipe& recipe, std::optional<int64_t> resume_step) : path_
   if (lock_ < 0) throw FileError(lock, "", std::strerror(errno));
   if (::flock(lock_, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
     ::close(lock_);
-    throw UsageError(fmt::format("another process is running in {}: wait for it, or give this run another trainer.run_name", path_));
+    throw UsageError(
+        fmt::format("another process is running in {}: wait for it, or give this run another trainer.run_name", path_));
   }
   fs::create_directories(fs::path(path_) / "samples");
   clean_checkpoints(path_ + "/checkpoints");
-  if (resume_step && fs::exists(path_ + "/recipe.toml")) tell_changes(read_text_file(path_ + "/recipe.toml"), print_recipe(recipe));
+  if (resume_step && fs::exists(path_ + "/recipe.toml"))
+    tell_changes(read_text_file(path_ + "/recipe.toml"), print_recipe(recipe));
   write_file_atomically(path_ + "/recipe.toml", print_recipe(recipe));
   MetricsLogOptions options;
   options.metric_aliases = recipe.trainer.metric_aliases;
@@ -65,8 +67,8 @@ RunDir::~RunDir() {
 
 void RunDir::write_metrics(int64_t step, const MetricsRow& row) { metrics_->write(step, row); }
 
-void RunDir::write_samples(int64_t step, const PromptSource&, const std::vector<Prompt>& prompts, const std::vector<ScoredSample>& samples,
-                           const Tokenizer& tokenizer) {
+void RunDir::write_samples(int64_t step, const PromptSource&, const std::vector<Prompt>& prompts,
+                           const std::vector<ScoredSample>& samples, const Tokenizer& tokenizer) {
   using Json = nlohmann::ordered_json;
   std::string text;
   const size_t n = prompts.empty() ? 1 : std::max<size_t>(1, samples.size() / prompts.size());

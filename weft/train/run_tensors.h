@@ -1,6 +1,6 @@
 #pragma once
-// The tensors of a run's state by name: fp32 masters as "master/NAME", AdamW's moments as "m/NAME" and "v/NAME". Which of them this rank
-// holds, which it writes, and the files they go to.
+// The tensors of a run's state by name: fp32 masters as "master/NAME", AdamW's moments as "m/NAME" and "v/NAME". Which of them
+// this rank holds, which it writes, and the files they go to.
 
 #include <map>
 #include <memory>

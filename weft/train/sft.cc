@@ -18,8 +18,8 @@ LoadedModel open_model(const Recipe& r, const Registry& registry, std::shared_pt
   const std::optional<DType> dtype = r.actor.param_dtype == "auto" ? std::nullopt : parse_dtype(r.actor.param_dtype);
   if (r.model.init != "random") return load_model(r.model.path, dtype, r.trainer.device, registry.families, mesh, r.actor.plan);
   const HfConfig hf = HfConfig::load(r.model.path);
-  return create_model(r.model.path, dtype.value_or(DType::kF32), hf.dtype.value_or(DType::kF32), static_cast<uint64_t>(r.trainer.seed),
-                      r.trainer.device, registry.families, mesh, r.actor.plan);
+  return create_model(r.model.path, dtype.value_or(DType::kF32), hf.dtype.value_or(DType::kF32),
+                      static_cast<uint64_t>(r.trainer.seed), r.trainer.device, registry.families, mesh, r.actor.plan);
 }
 
 std::optional<int32_t> end_id(const LoadedModel& m, const Tokenizer& tokenizer) {
@@ -47,13 +47,19 @@ double negative_log_likelihood(const std::vector<float>& log_probs, std::span<co
 }  // namespace
 
 SftTrainer::SftTrainer(Recipe recipe, const Registry& registry, std::shared_ptr<const RankMesh> mesh)
-    : recipe_(std::move(recipe)), ranks_(mesh), model_(open_model(recipe_, registry, mesh)), tokenizer_(Tokenizer::load(model_.dir)) {
-  train_ = std::make_unique<SftSource>(recipe_.data.train_files, recipe_, tokenizer_, end_id(model_, tokenizer_), recipe_.data.train_max_samples);
+    : recipe_(std::move(recipe)),
+      ranks_(mesh),
+      model_(open_model(recipe_, registry, mesh)),
+      tokenizer_(Tokenizer::load(model_.dir)) {
+  train_ = std::make_unique<SftSource>(recipe_.data.train_files, recipe_, tokenizer_, end_id(model_, tokenizer_),
+                                       recipe_.data.train_max_samples);
   if (!recipe_.data.val_files.empty())
-    val_ = std::make_unique<SftSource>(recipe_.data.val_files, recipe_, tokenizer_, end_id(model_, tokenizer_), recipe_.data.val_max_samples);
+    val_ = std::make_unique<SftSource>(recipe_.data.val_files, recipe_, tokenizer_, end_id(model_, tokenizer_),
+                                       recipe_.data.val_max_samples);
   const int64_t batch = recipe_.data.train_batch_size;
   if (train_->size() < batch)
-    throw UsageError(fmt::format("data.train_batch_size = {} rows, but data.train_files hold {}: lower it", batch, train_->size()));
+    throw UsageError(
+        fmt::format("data.train_batch_size = {} rows, but data.train_files hold {}: lower it", batch, train_->size()));
   sampler_ = std::make_unique<DatasetSampler>(train_->size(), static_cast<uint64_t>(recipe_.data.seed), recipe_.data.shuffle);
   total_steps_ = recipe_.trainer.total_training_steps > 0 ? recipe_.trainer.total_training_steps
                                                           : recipe_.trainer.total_epochs * (train_->size() / batch);
@@ -63,12 +69,15 @@ SftTrainer::SftTrainer(Recipe recipe, const Registry& registry, std::shared_ptr<
 
 void SftTrainer::run() {
   std::optional<std::string> from;
-  if (recipe_.trainer.resume_mode == "auto") from = latest_checkpoint(checkpoints(), model_.mesh.get());
-  else if (recipe_.trainer.resume_mode == "resume_path") from = recipe_.trainer.resume_from_path;
+  if (recipe_.trainer.resume_mode == "auto")
+    from = latest_checkpoint(checkpoints(), model_.mesh.get());
+  else if (recipe_.trainer.resume_mode == "resume_path")
+    from = recipe_.trainer.resume_from_path;
   if (from) {
     progress_ = load_checkpoint(*from, "sft", model_, *optimizer_);
     if (progress_.dataset_fingerprint != train_->dataset().fingerprint())
-      throw ValueError(*from + ": was made with other data.train_files. Use trainer.resume_mode = \"disable\" and another trainer.run_name");
+      throw ValueError(
+          *from + ": was made with other data.train_files. Use trainer.resume_mode = \"disable\" and another trainer.run_name");
     sampler_->seek(progress_.cursor);
     if (ranks_.main()) log_info("going on from {} (step {})", *from, progress_.step);
   }
@@ -84,7 +93,8 @@ void SftTrainer::run() {
   while (progress_.step < total_steps_) {
     try {
       step();
-      if (ranks_.any(stop_requested())) throw StoppedError(fmt::format("stopped by {} after step {}", stop_signal_name(), progress_.step));
+      if (ranks_.any(stop_requested()))
+        throw StoppedError(fmt::format("stopped by {} after step {}", stop_signal_name(), progress_.step));
     } catch (const StoppedError& e) {
       save();
       if (ranks_.main()) run_dir_->write_report();
@@ -125,7 +135,8 @@ void SftTrainer::step() {
     aux += out.router_aux;
     mine.insert(mine.end(), out.log_probs.begin(), out.log_probs.end());
     // The step is done again when the run goes on: its cursor and weights are those of the step before.
-    if (ranks_.any(stop_requested())) throw StoppedError(fmt::format("stopped by {} in step {}", stop_signal_name(), progress_.step + 1));
+    if (ranks_.any(stop_requested()))
+      throw StoppedError(fmt::format("stopped by {} in step {}", stop_signal_name(), progress_.step + 1));
   }
   const double loss = negative_log_likelihood(ranks_.gather_tokens(share, rows, mine), rows) / tokens;
   aux = ranks_.sum_over_places(aux);
@@ -143,7 +154,8 @@ void SftTrainer::step() {
   ranks_.report_wait_share(waited, row);
   row.set("perf/throughput", fed / std::max(1e-9, *row.find("timing_s/step")));
   const bool last = progress_.step == total_steps_;
-  if (val_ && recipe_.trainer.test_freq > 0 && (progress_.step % recipe_.trainer.test_freq == 0 || last)) row.set("sft/val_loss", validation_loss());
+  if (val_ && recipe_.trainer.test_freq > 0 && (progress_.step % recipe_.trainer.test_freq == 0 || last))
+    row.set("sft/val_loss", validation_loss());
   if (ranks_.main()) {
     run_dir_->write_metrics(progress_.step, row);
     bar_->update(progress_.step, fmt::format("loss {:.4f}", loss));

@@ -1,10 +1,10 @@
 #pragma once
-// One rank is the oracle of every mesh, at the level of the trainer's forward, backward and update: log-probs bit for bit, gradients and
-// parameters up to the order of sums (docs/sharding.md).
+// One rank is the oracle of every mesh, at the level of the trainer's forward, backward and update: log-probs bit for bit,
+// gradients and parameters up to the order of sums (docs/sharding.md).
 
-#include <ATen/TensorOperators.h>
-#include <ATen/core/Tensor.h>
 #include <ATen/core/grad_mode.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/TensorOperators.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -33,17 +33,19 @@ inline std::string oracle_model(const std::string& kind) {
       R"("hidden_size": 32, "num_attention_heads": 8, "head_dim": 6, "rms_norm_eps": 1e-6, "max_position_embeddings": 256,
       "tie_word_embeddings": false, "hidden_act": "silu", "rope_theta": 1000.0, )";
   const auto moe = [&](int experts, const std::string& more) {
-    return fmt::format(R"({{"model_type": "qwen3_moe", "architectures": ["Qwen3MoeForCausalLM"], {} "vocab_size": 53, "num_key_value_heads": 2,
+    return fmt::format(
+        R"({{"model_type": "qwen3_moe", "architectures": ["Qwen3MoeForCausalLM"], {} "vocab_size": 53, "num_key_value_heads": 2,
       "intermediate_size": 50, "num_hidden_layers": 3, "attention_bias": false, "num_experts": {}, "num_experts_per_tok": 2,
       "moe_intermediate_size": 12, "norm_topk_prob": true, "decoder_sparse_step": 1, "mlp_only_layers": [1]{}}})",
-                       common, experts, more);
+        common, experts, more);
   };
   if (kind == "moe") return moe(8, "");
   if (kind == "three_experts") return moe(3, "");
   if (kind == "many_experts") return moe(300, "");
   if (kind == "over_encoded")
     return moe(8, R"(, "over_encoding": {"ngram_vocab_size_ratio": 3, "emb_neighbor_num": 3, "emb_split_num": 2})");
-  return R"({"model_type": "llama", "architectures": ["LlamaForCausalLM"], )" + common + R"("vocab_size": 97, "num_key_value_heads": 4,
+  return R"({"model_type": "llama", "architectures": ["LlamaForCausalLM"], )" + common +
+         R"("vocab_size": 97, "num_key_value_heads": 4,
       "intermediate_size": 50, "num_hidden_layers": 5, "attention_bias": true, "mlp_bias": true})";
 }
 
@@ -56,7 +58,8 @@ inline std::vector<Trajectory> oracle_rows(int64_t vocab, int count = 5) {
     const CounterRng rng(static_cast<uint64_t>(i) + 40);
     const int64_t prompt = 1 + i * 5 % 7, response = 1 + i * 11 % 9;
     for (int64_t j = 0; j < prompt + response; ++j)
-      (j < prompt ? t.prompt_ids : t.response_ids).push_back(static_cast<int32_t>(rng.below(static_cast<uint64_t>(j), static_cast<uint64_t>(vocab))));
+      (j < prompt ? t.prompt_ids : t.response_ids)
+          .push_back(static_cast<int32_t>(rng.below(static_cast<uint64_t>(j), static_cast<uint64_t>(vocab))));
     t.temperature = i % 2 ? 0.7 : 1.0;
     t.rollout_log_probs.resize(t.response_ids.size());
     t.response_mask.assign(t.response_ids.size(), 1);
@@ -134,7 +137,8 @@ inline OracleRun run_oracle(const OracleOptions& options, const std::shared_ptr<
         TokenGradients g{std::vector<double>(a.log_probs.size()), std::vector<double>(a.log_probs.size())};
         for (size_t i = 0; i < part.size(); ++i)
           for (int64_t t = a.offsets[i]; t < a.offsets[i + 1]; ++t) {
-            g.log_probs[static_cast<size_t>(t)] = -0.1 * static_cast<double>(1 + (row + i + static_cast<size_t>(t - a.offsets[i])) % 3);
+            g.log_probs[static_cast<size_t>(t)] =
+                -0.1 * static_cast<double>(1 + (row + i + static_cast<size_t>(t - a.offsets[i])) % 3);
             g.entropy[static_cast<size_t>(t)] = -0.01;
           }
         return g;
@@ -169,9 +173,9 @@ inline void expect_gradients_close(const OracleStep& ours, const OracleStep& one
   }
 }
 
-// In fp32 4e-6, for sums of other orders. In bf16 activation gradients are rounded where one rank rounds them, so that splits and meshes
-// differ by the order of fp32 sums as well (5e-7 measured between two splits), except with tp: there each rank rounds its term of a
-// column-parallel input's gradient (1.3e-2 measured).
+// In fp32 4e-6, for sums of other orders. In bf16 activation gradients are rounded where one rank rounds them, so that splits and
+// meshes differ by the order of fp32 sums as well (5e-7 measured between two splits), except with tp: there each rank rounds its
+// term of a column-parallel input's gradient (1.3e-2 measured).
 inline double gradient_tolerance(at::ScalarType dtype, bool tp) { return dtype == at::kFloat ? 4e-6 : tp ? 2.6e-2 : 1e-6; }
 
 inline void expect_mesh_equals_one_rank(const std::string& text, const OracleOptions& options, const OracleRun& one) {
@@ -199,8 +203,8 @@ inline void expect_mesh_equals_one_rank(const std::string& text, const OracleOpt
   });
 }
 
-// Meshes of this many ranks: every (replicate, fsdp, cp, tp) with tp 1, 2, 4 or 8 and every ep that divides fsdp * cp * tp; or (replicate,
-// fsdp) alone.
+// Meshes of this many ranks: every (replicate, fsdp, cp, tp) with tp 1, 2, 4 or 8 and every ep that divides fsdp * cp * tp; or
+// (replicate, fsdp) alone.
 inline std::vector<std::string> all_meshes(int64_t world, bool every_axis) {
   std::vector<std::string> out;
   for (int64_t replicate = 1; replicate <= world; ++replicate)
@@ -209,7 +213,8 @@ inline std::vector<std::string> all_meshes(int64_t world, bool every_axis) {
         if (world % (replicate * cp * tp) != 0 || (tp > 1 && !every_axis)) continue;
         const int64_t replica = world / replicate;
         for (int64_t ep = 1; ep <= (every_axis ? replica : 1); ++ep)
-          if (replica % ep == 0) out.push_back(fmt::format("replicate={},fsdp={},cp={},tp={},ep={}", replicate, replica / cp / tp, cp, tp, ep));
+          if (replica % ep == 0)
+            out.push_back(fmt::format("replicate={},fsdp={},cp={},tp={},ep={}", replicate, replica / cp / tp, cp, tp, ep));
       }
   return out;
 }

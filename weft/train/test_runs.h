@@ -173,7 +173,8 @@ class RunTest : public ::testing::Test {
     return run_file(run, fmt::format("checkpoints/global_step_{}/state/{}", step, name));
   }
 
-  // Rows of metrics.jsonl without clocks, rates and (unless asked for) bytes between ranks, of which a run that goes on sends others.
+  // Rows of metrics.jsonl without clocks, rates and (unless asked for) bytes between ranks, of which a run that goes on sends
+  // others.
   std::vector<nlohmann::json> metrics(const std::string& run, bool bytes = false) const {
     std::ifstream in(run_file(run, "metrics.jsonl"));
     std::vector<nlohmann::json> out;
@@ -181,7 +182,9 @@ class RunTest : public ::testing::Test {
       const nlohmann::json row = nlohmann::json::parse(line);
       nlohmann::json kept;
       for (const auto& [key, value] : row.items())
-        if (key != "wall_time" && !key.starts_with("timing_s/") && !key.starts_with("perf/") && (bytes || !key.starts_with("comm/"))) kept[key] = value;
+        if (key != "wall_time" && !key.starts_with("timing_s/") && !key.starts_with("perf/") &&
+            (bytes || !key.starts_with("comm/")))
+          kept[key] = value;
       out.push_back(kept);
     }
     return out;

@@ -53,7 +53,8 @@ void write_progress(const fs::path& state, const TrainProgress& progress) {
 }
 
 // Each rank its parts, or rank 0 everything, a tensor at a time, while the others serve it.
-WrittenParts write_tensors(const std::string& root, const std::vector<TensorFile>& files, const RunTensors& tensors, bool by_all, bool main) {
+WrittenParts write_tensors(const std::string& root, const std::vector<TensorFile>& files, const RunTensors& tensors, bool by_all,
+                           bool main) {
   if (by_all) return write_parts(root, files, [&](const WeightEntry& e) { return tensors.to_write(e.parameter); });
   WrittenParts none;
   for (const TensorFile& f : files) none.hashes.resize(none.hashes.size() + f.tensors.size());
@@ -78,7 +79,8 @@ WrittenParts write_tensors(const std::string& root, const std::vector<TensorFile
 }
 
 // The commit. What comes before is found by nobody; a crash between the renames is made good by latest.next (checkpoint_dir.h).
-void commit_checkpoint(const std::string& checkpoints_dir, const std::string& name, AtomicDirectory& directory, const CheckpointManifest& manifest) {
+void commit_checkpoint(const std::string& checkpoints_dir, const std::string& name, AtomicDirectory& directory,
+                       const CheckpointManifest& manifest) {
   const fs::path dir(checkpoints_dir);
   const std::string text = manifest_text(manifest);
   write_file_atomically((fs::path(directory.temporary_path()) / kManifestName).string(), text);

@@ -1,10 +1,11 @@
 #pragma once
-// Checkpoints of a run: runs/NAME/checkpoints/global_step_N/{huggingface/, state/, manifest.json}, made whole or not at all, and `latest`,
-// written last. state/ holds what a bit-equal resume needs: fp32 masters, optimizer moments, progress, and the step that was under way.
+// Checkpoints of a run: runs/NAME/checkpoints/global_step_N/{huggingface/, state/, manifest.json}, made whole or not at all, and
+// `latest`, written last. state/ holds what a bit-equal resume needs: fp32 masters, optimizer moments, progress, and the step
+// that was under way.
 //
-// All functions but clean_checkpoints are collective over the model's mesh. Each rank writes its parts and reads its parts, out of a
-// directory that all see; where they do not (which is found out each time), rank 0 writes and reads for the others, one tensor at a time.
-// An error of one rank is thrown on all.
+// All functions but clean_checkpoints are collective over the model's mesh. Each rank writes its parts and reads its parts, out
+// of a directory that all see; where they do not (which is found out each time), rank 0 writes and reads for the others, one
+// tensor at a time. An error of one rank is thrown on all.
 
 #include <cstdint>
 #include <map>
@@ -29,11 +30,11 @@ struct StepUnderWay {
 };
 
 struct TrainProgress {
-  std::string command;         // "train" or "sft": the one does not go on from the other's
-  int64_t step = 0;            // completed steps
-  int64_t updates = 0;         // optimizer updates
+  std::string command;  // "train" or "sft": the one does not go on from the other's
+  int64_t step = 0;     // completed steps
+  int64_t updates = 0;  // optimizer updates
   int64_t weight_version = 0;
-  DatasetCursor cursor;        // before the step under way, if there is one
+  DatasetCursor cursor;  // before the step under way, if there is one
   uint64_t dataset_fingerprint = 0;
   std::map<std::string, double> values;  // small state of the algorithm (adaptive KL coefficient)
   std::optional<StepUnderWay> under_way;
@@ -45,19 +46,20 @@ struct CheckpointIo {
   bool by_all_ranks = true;  // false: by rank 0 for the others
 };
 
-// Keeps the newest max_keep checkpoints (< 1: all). An existing directory of that step is replaced. Errors leave what was there before.
-// Beside the tensors of the run a rank holds one piece of at most 4 MiB.
+// Keeps the newest max_keep checkpoints (< 1: all). An existing directory of that step is replaced. Errors leave what was there
+// before. Beside the tensors of the run a rank holds one piece of at most 4 MiB.
 void save_checkpoint(const std::string& checkpoints_dir, const LoadedModel& model, const Optimizer& optimizer,
                      const TrainProgress& progress, int64_t max_keep, CheckpointIo* io = nullptr);
 
-// The newest complete checkpoint, of which `latest` tells rank 0; nullopt where there is none. FileError where it names what is not complete.
+// The newest complete checkpoint, of which `latest` tells rank 0; nullopt where there is none. FileError where it names what is
+// not complete.
 std::optional<std::string> latest_checkpoint(const std::string& checkpoints_dir, const RankMesh* mesh = nullptr);
 
-// Restores masters, moments and progress into a model and optimizer built the same way, on any mesh. Sizes of all files and hashes of
-// what is read are checked; checkpoints of format 1 have none. FileError for what is damaged or does not fit the model.
+// Restores masters, moments and progress into a model and optimizer built the same way, on any mesh. Sizes of all files and
+// hashes of what is read are checked; checkpoints of format 1 have none. FileError for what is damaged or does not fit the model.
 // `command`: who asks, "train" or "sft".
-TrainProgress load_checkpoint(const std::string& checkpoint_dir, const std::string& command, const LoadedModel& model, Optimizer& optimizer,
-                              CheckpointIo* io = nullptr);
+TrainProgress load_checkpoint(const std::string& checkpoint_dir, const std::string& command, const LoadedModel& model,
+                              Optimizer& optimizer, CheckpointIo* io = nullptr);
 
 // After a save that was killed: finishes what was complete, removes what was not. One process, while no other saves.
 void clean_checkpoints(const std::string& checkpoints_dir);

@@ -120,8 +120,10 @@ int64_t read_tensors(const Source& source, const RunTensors& tensors, const Load
       }
     }
   };
-  if (source.by_all) together(source.world, each_file);
-  else rank_zero_for_all();
+  if (source.by_all)
+    together(source.world, each_file);
+  else
+    rank_zero_for_all();
   hashes = sum_over_ranks(source.world, hashes);
   if (!source.manifest) return bytes;
   size_t i = 0;
@@ -130,7 +132,8 @@ int64_t read_tensors(const Source& source, const RunTensors& tensors, const Load
   return bytes;
 }
 
-std::vector<std::vector<float>> rows_of(const std::string& bytes, const std::string& path, const std::vector<Trajectory>& trajectories) {
+std::vector<std::vector<float>> rows_of(const std::string& bytes, const std::string& path,
+                                        const std::vector<Trajectory>& trajectories) {
   if (bytes.empty()) return {};
   std::vector<float> flat(bytes.size() / sizeof(float));
   std::memcpy(flat.data(), bytes.data(), flat.size() * sizeof(float));
@@ -138,7 +141,8 @@ std::vector<std::vector<float>> rows_of(const std::string& bytes, const std::str
   size_t at = 0;
   for (const Trajectory& t : trajectories) {
     if (at + t.response_ids.size() > flat.size()) throw FileError(path, "", "is shorter than the responses");
-    rows.emplace_back(flat.begin() + static_cast<std::ptrdiff_t>(at), flat.begin() + static_cast<std::ptrdiff_t>(at + t.response_ids.size()));
+    rows.emplace_back(flat.begin() + static_cast<std::ptrdiff_t>(at),
+                      flat.begin() + static_cast<std::ptrdiff_t>(at + t.response_ids.size()));
     at += t.response_ids.size();
   }
   return rows;
@@ -171,10 +175,12 @@ TrainProgress read_progress(const Source& source) {
   try {
     const nlohmann::json j = parse_json(source.progress, path);
     const int expected = source.manifest ? kCheckpointFormat : kFormatWithoutManifest;
-    if (j.at("format").get<int>() != expected) throw FileError(path, "format", fmt::format("{} is not {}", j.at("format").dump(), expected));
+    if (j.at("format").get<int>() != expected)
+      throw FileError(path, "format", fmt::format("{} is not {}", j.at("format").dump(), expected));
     p.command = j.value("command", "");
     const auto count = [&](const nlohmann::json& value, const char* key) {
-      if (!value.is_number_integer() || value.get<int64_t>() < 0) throw FileError(path, key, fmt::format("{} is no count: the checkpoint is damaged", value.dump()));
+      if (!value.is_number_integer() || value.get<int64_t>() < 0)
+        throw FileError(path, key, fmt::format("{} is no count: the checkpoint is damaged", value.dump()));
       return value.get<int64_t>();
     };
     p.step = count(j.at("step"), "step");
@@ -192,16 +198,17 @@ TrainProgress read_progress(const Source& source) {
 
 }  // namespace
 
-TrainProgress load_checkpoint(const std::string& checkpoint_dir, const std::string& command, const LoadedModel& model, Optimizer& optimizer,
-                              CheckpointIo* io) {
+TrainProgress load_checkpoint(const std::string& checkpoint_dir, const std::string& command, const LoadedModel& model,
+                              Optimizer& optimizer, CheckpointIo* io) {
   const Source source = open_checkpoint(checkpoint_dir, model.mesh ? &model.mesh->world : nullptr);
   const int64_t bytes = read_tensors(source, RunTensors(model, optimizer), model);
   for (nn::Parameter* p : model.model->parameters()) p->updated();
   const TrainProgress p = read_progress(source);
   if (p.command != command)
-    throw UsageError(fmt::format("{} is a checkpoint of weft {}: weft {} starts from its huggingface/ folder (model.path), under another "
-                                 "trainer.run_name or with trainer.resume_mode = \"disable\"",
-                                 checkpoint_dir, p.command, command));
+    throw UsageError(
+        fmt::format("{} is a checkpoint of weft {}: weft {} starts from its huggingface/ folder (model.path), under another "
+                    "trainer.run_name or with trainer.resume_mode = \"disable\"",
+                    checkpoint_dir, p.command, command));
   optimizer.set_updates(p.updates);
   if (io) *io = {bytes, source.by_all};
   return p;

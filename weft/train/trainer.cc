@@ -72,12 +72,14 @@ Trainer::Trainer(Recipe recipe, const Registry& registry, std::shared_ptr<const 
   const std::optional<DType> dtype = recipe_.actor.param_dtype == "auto" ? std::nullopt : parse_dtype(recipe_.actor.param_dtype);
   actor_ = std::make_unique<LoadedModel>(
       recipe_.model.init == "random"
-          ? create_model(recipe_.model.path, dtype.value_or(DType::kF32), dtype.value_or(DType::kF32), static_cast<uint64_t>(recipe_.trainer.seed),
-                         recipe_.trainer.device, registry.families, mesh_, recipe_.actor.plan)
+          ? create_model(recipe_.model.path, dtype.value_or(DType::kF32), dtype.value_or(DType::kF32),
+                         static_cast<uint64_t>(recipe_.trainer.seed), recipe_.trainer.device, registry.families, mesh_,
+                         recipe_.actor.plan)
           : load_model(recipe_.model.path, dtype, recipe_.trainer.device, registry.families, mesh_, recipe_.actor.plan));
   tokenizer_ = Tokenizer::load(actor_->dir);
   if (replay_ != RouterReplayMode::kDisabled && !actor_->model->config().has_moe())
-    throw UsageError(fmt::format("router_replay.mode = \"{}\": {} has no experts: use \"disabled\"", recipe_.router_replay_mode, actor_->dir));
+    throw UsageError(
+        fmt::format("router_replay.mode = \"{}\": {} has no experts: use \"disabled\"", recipe_.router_replay_mode, actor_->dir));
   train_ = std::make_unique<PromptSource>(recipe_.data.train_files, recipe_, *tokenizer_, recipe_.data.train_max_samples);
   if (!recipe_.data.val_files.empty())
     val_ = std::make_unique<PromptSource>(recipe_.data.val_files, recipe_, *tokenizer_, recipe_.data.val_max_samples);
@@ -95,15 +97,19 @@ Trainer::Trainer(Recipe recipe, const Registry& registry, std::shared_ptr<const 
   if (!recipe_.teacher_path.empty()) teacher_ = load_frozen(recipe_.teacher_path, dtype);
   const std::vector<std::string>& names = rewards_->names();
   const std::string& metric = recipe_.algorithm.filter_groups.metric;
-  if (recipe_.algorithm.filter_groups.enable && metric != "reward" && std::find(names.begin(), names.end(), metric) == names.end())
+  if (recipe_.algorithm.filter_groups.enable && metric != "reward" &&
+      std::find(names.begin(), names.end(), metric) == names.end())
     throw UsageError(fmt::format("algorithm.filter_groups.metric = \"{}\": the rewards are {}", metric, fmt::join(names, ", ")));
-  const int64_t updates_a_step = (batch + recipe_.actor.mini_batch_size - 1) / recipe_.actor.mini_batch_size * recipe_.actor.ppo_epochs;
+  const int64_t updates_a_step =
+      (batch + recipe_.actor.mini_batch_size - 1) / recipe_.actor.mini_batch_size * recipe_.actor.ppo_epochs;
   optimizer_ = std::make_unique<Optimizer>(actor_->model->parameters(), recipe_.actor.optim, total_steps_ * updates_a_step,
                                            [this](std::vector<double>& sums) { ranks_.sum_over_shards(sums); });
   if (actor_->mesh) rollout_model_ = empty_model_like(*actor_);
   refit_rollout();
-  engine_ = make_engine(recipe_, *actor_, rollout_model_ ? *rollout_model_ : *actor_->model, *tokenizer_, replay_ == RouterReplayMode::kR3 || recipe_.trainer.parity == "require");
-  for (const auto& [id, bias] : training_params(recipe_).logit_bias) logit_bias_.ids.push_back(id), logit_bias_.values.push_back(bias);
+  engine_ = make_engine(recipe_, *actor_, rollout_model_ ? *rollout_model_ : *actor_->model, *tokenizer_,
+                        replay_ == RouterReplayMode::kR3 || recipe_.trainer.parity == "require");
+  for (const auto& [id, bias] : training_params(recipe_).logit_bias)
+    logit_bias_.ids.push_back(id), logit_bias_.values.push_back(bias);
   kl_coef_ = recipe_.algorithm.kl_ctrl.kl_coef;
 }
 
@@ -115,7 +121,8 @@ std::unique_ptr<LoadedModel> Trainer::load_frozen(const std::string& path, std::
   for (nn::Parameter* p : model->model->parameters()) p->set_trainable(false);
   const int64_t ours = actor_->model->config().vocab_size, theirs = model->model->config().vocab_size;
   if (ours != theirs)
-    throw UsageError(fmt::format("{} has {} vocabulary entries, {} has {}: they cannot share token ids", model->dir, theirs, actor_->dir, ours));
+    throw UsageError(fmt::format("{} has {} vocabulary entries, {} has {}: they cannot share token ids", model->dir, theirs,
+                                 actor_->dir, ours));
   if (model->dir == actor_->dir) return model;
   if (!std::filesystem::exists(model->dir + "/tokenizer.json")) {
     if (ranks_.main()) log_warn("{} has no tokenizer.json: taking its token ids for those of {}", model->dir, actor_->dir);
@@ -125,12 +132,13 @@ std::unique_ptr<LoadedModel> Trainer::load_frozen(const std::string& path, std::
   const auto spelling = [](const Tokenizer& t, int32_t id) { return t.decode(std::vector<int32_t>{id}, false); };
   for (int32_t id = 0; id < static_cast<int32_t>(std::max(other.vocab_size(), tokenizer_->vocab_size())); ++id)
     if (spelling(other, id) != spelling(*tokenizer_, id))
-      throw UsageError(fmt::format("{} and {} have different tokenizers: token {} is \"{}\" in one and \"{}\" in the other", model->dir,
-                                   actor_->dir, id, spelling(other, id), spelling(*tokenizer_, id)));
+      throw UsageError(fmt::format("{} and {} have different tokenizers: token {} is \"{}\" in one and \"{}\" in the other",
+                                   model->dir, actor_->dir, id, spelling(other, id), spelling(*tokenizer_, id)));
   return model;
 }
 
-// Trainer and rollout share weights, kernels and param_dtype here; R2 replays what the old-log-prob pass records, so it needs the pass.
+// Trainer and rollout share weights, kernels and param_dtype here; R2 replays what the old-log-prob pass records, so it needs the
+// pass.
 bool Trainer::parity_promised() const { return recipe_.trainer.device == "cpu" && replay_ != RouterReplayMode::kR2; }
 
 void Trainer::refit_rollout() {
@@ -158,15 +166,20 @@ ActorOptions Trainer::actor_options(bool replay) const {
 
 bool Trainer::resume() {
   std::optional<std::string> from;
-  if (recipe_.trainer.resume_mode == "auto") from = latest_checkpoint(checkpoints(), mesh_.get());
-  else if (recipe_.trainer.resume_mode == "resume_path") from = recipe_.trainer.resume_from_path;
+  if (recipe_.trainer.resume_mode == "auto")
+    from = latest_checkpoint(checkpoints(), mesh_.get());
+  else if (recipe_.trainer.resume_mode == "resume_path")
+    from = recipe_.trainer.resume_from_path;
   if (from) {
     progress_ = load_checkpoint(*from, kCommand, *actor_, *optimizer_);
     if (progress_.dataset_fingerprint != train_->dataset().fingerprint())
-      throw ValueError(*from + ": was made with other data.train_files: its position in the data means nothing here. Use trainer.resume_mode = "
-                               "\"disable\" and another trainer.run_name to start anew");
+      throw ValueError(
+          *from +
+          ": was made with other data.train_files: its position in the data means nothing here. Use trainer.resume_mode = "
+          "\"disable\" and another trainer.run_name to start anew");
     sampler_->seek(progress_.cursor);
-    if (recipe_.algorithm.kl_ctrl.type == "adaptive" && progress_.values.count("kl_coef")) kl_coef_ = progress_.values.at("kl_coef");
+    if (recipe_.algorithm.kl_ctrl.type == "adaptive" && progress_.values.count("kl_coef"))
+      kl_coef_ = progress_.values.at("kl_coef");
     refit_rollout();
     if (ranks_.main()) log_info("going on from {} (step {})", *from, progress_.step);
   }
@@ -224,7 +237,8 @@ void Trainer::step() {
       data.batches = batches != u.sums.end() ? static_cast<int64_t>(batches->second) : 1;
       for (int64_t i = 0; i < data.batches; ++i) sampler_->next_batch(recipe_.data.train_batch_size);
       if (u.trajectories.empty() || u.trajectories.size() % n != 0 ||
-          (!recipe_.algorithm.filter_groups.enable && u.trajectories.size() != static_cast<size_t>(recipe_.data.train_batch_size) * n))
+          (!recipe_.algorithm.filter_groups.enable &&
+           u.trajectories.size() != static_cast<size_t>(recipe_.data.train_batch_size) * n))
         throw ValueError("the checkpoint's step under way does not fit data.train_batch_size and rollout.n of this recipe");
       for (size_t i = 0; i < u.trajectories.size(); i += n) data.prompts.push_back(train_->prompt(u.trajectories[i].dataset_row));
       for (size_t i = 0; i < data.prompts.size() && recipe_.algorithm.adv_estimator == "remax"; ++i) {
@@ -335,10 +349,9 @@ void Trainer::validate_now() {
 
 MetricsRow Trainer::validate() {
   const TraceSpan span("validation");
-  return evaluate(*engine_, ranks_, *val_, *rewards_, *tokenizer_, validation_params(recipe_), hash_combine(static_cast<uint64_t>(recipe_.rollout.seed), uint64_t{0x76616c}),
-                  [this](int64_t done, int64_t total) {
-                    note(fmt::format("validation: {}/{}", done, total));
-                  })
+  return evaluate(*engine_, ranks_, *val_, *rewards_, *tokenizer_, validation_params(recipe_),
+                  hash_combine(static_cast<uint64_t>(recipe_.rollout.seed), uint64_t{0x76616c}),
+                  [this](int64_t done, int64_t total) { note(fmt::format("validation: {}/{}", done, total)); })
       .metrics;
 }
 

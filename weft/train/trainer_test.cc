@@ -206,7 +206,8 @@ TEST_P(StopTest, BetweenUpdatesThenResumeEqualsARunThatNeverStopped) {
   more.insert(more.end(), GetParam().begin(), GetParam().end());
   train("whole", 3, more);
   const int64_t rows_a_step = calls_ / 3;
-  ASSERT_EQ(rows_a_step, 4 * 3 * 2 * 2);  // prompts, samples, epochs; once for gradients, once for the report of each update's 6 rows
+  ASSERT_EQ(rows_a_step,
+            4 * 3 * 2 * 2);  // prompts, samples, epochs; once for gradients, once for the report of each update's 6 rows
   // In the first and the third of the second step's four updates, and in the last row of all that has gradients.
   for (int64_t stop_at : {rows_a_step + 2, rows_a_step + rows_a_step / 2 + 3, 3 * rows_a_step - 6}) {
     const std::string run = fmt::format("stopped_{}", stop_at);
@@ -233,15 +234,16 @@ TEST_P(StopTest, BetweenUpdatesThenResumeEqualsARunThatNeverStopped) {
 }
 
 using Words = std::vector<std::string>;
-INSTANTIATE_TEST_SUITE_P(Modes, StopTest,
-                         ::testing::Values(Words{}, Words{"router_replay.mode=R3", "actor.use_kl_loss=true"},
-                                         Words{"router_replay.mode=R2", "algorithm.use_kl_in_reward=true"},
-                                         Words{"algorithm.filter_groups.enable=true", "algorithm.adv_estimator=remax",
-                                               "algorithm.use_kl_in_reward=true", "algorithm.kl_ctrl.type=adaptive",
-                                               "algorithm.kl_ctrl.horizon=20", "teacher.path=" + tiny_model()}),
-                         [](const auto& p) {
-                           return std::vector<std::string>({"disabled", "R3_kl_loss", "R2_kl_reward", "remax_sampling_teacher"})[p.index];
-                         });
+INSTANTIATE_TEST_SUITE_P(
+    Modes, StopTest,
+    ::testing::Values(Words{}, Words{"router_replay.mode=R3", "actor.use_kl_loss=true"},
+                      Words{"router_replay.mode=R2", "algorithm.use_kl_in_reward=true"},
+                      Words{"algorithm.filter_groups.enable=true", "algorithm.adv_estimator=remax",
+                            "algorithm.use_kl_in_reward=true", "algorithm.kl_ctrl.type=adaptive", "algorithm.kl_ctrl.horizon=20",
+                            "teacher.path=" + tiny_model()}),
+    [](const auto& p) {
+      return std::vector<std::string>({"disabled", "R3_kl_loss", "R2_kl_reward", "remax_sampling_teacher"})[p.index];
+    });
 
 TEST_F(TrainerTest, StopInGenerationThenResumeEqualsARunThatNeverStopped) {
   train("whole", 2);
