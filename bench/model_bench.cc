@@ -1,7 +1,7 @@
 // Training and rollout rates of a whole model: a random 115 M-parameter Qwen3-MoE (8 layers, hidden 512, 32 experts, top 4, vocabulary
 // 8192), the shape that bench/peers.py gives to PyTorch and llama.cpp. Prints JSON, one figure a line.
 //
-// model_bench [--threads N] [--dtype float32|bfloat16] [--only train|decode] [--steps N] [--length TOKENS] [--mesh fsdp=2]
+// model_bench [--threads N] [--dtype float32|bfloat16] [--only train|decode] [--steps N] [--length TOKENS] [--mesh fsdp=2] [--sequence-parallel true]
 // --mesh trains on thread ranks (or those of mpirun), which share the threads and the rows.
 
 #include <ATen/Parallel.h>
@@ -116,6 +116,7 @@ void decode(CausalLM& model, const char* dtype) {
 int main(int argc, char** argv) {
   int threads = 0, steps = 3, length = 512;
   std::string dtype = "float32", only, mesh;
+  weft::TokenSharing sharing;
   for (int i = 1; i + 1 < argc; i += 2) {
     const std::string name = argv[i], value = argv[i + 1];
     if (name == "--threads") threads = std::stoi(value);
@@ -123,6 +124,7 @@ int main(int argc, char** argv) {
     else if (name == "--length") length = std::stoi(value);
     else if (name == "--dtype") dtype = value;
     else if (name == "--mesh") mesh = value;
+    else if (name == "--sequence-parallel") sharing.sequence_parallel = value == "true";
     else if (name == "--only") only = value;
     else return std::fprintf(stderr, "unknown option %s\n", argv[i]), 2;
   }
@@ -146,5 +148,5 @@ int main(int argc, char** argv) {
   only = "train";
   weft::CommOptions options;
   options.threads_per_rank = threads > 0 ? std::max<int>(1, threads / static_cast<int>(dims.world())) : 0;
-  weft::run_ranks(static_cast<int>(dims.world()), options, [&](weft::Communicator& world) { run(weft::make_rank_mesh(dims, world)); });
+  weft::run_ranks(static_cast<int>(dims.world()), options, [&](weft::Communicator& world) { run(weft::make_rank_mesh(dims, world, sharing)); });
 }

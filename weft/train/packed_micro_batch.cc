@@ -58,8 +58,8 @@ PackedMicroBatch::PackedMicroBatch(const CausalLM& model, std::span<const Trajec
          context_pieces(sequence_offsets_, cp, rank, mesh ? mesh->sharing.context_split : ContextSplit::kZigzag)) {
       const size_t s = static_cast<size_t>(p.sequence);
       if (rank == cp_rank) spans.push_back({ids_[s], p.begin, p.end});
-      const int64_t before_first =
-          static_cast<int64_t>(trajectories[s]->prompt_ids.size()) - 1;  // the row that predicts response token 0
+      // The row that predicts response token 0.
+      const int64_t before_first = static_cast<int64_t>(trajectories[s]->prompt_ids.size()) - 1;
       for (int64_t at = p.begin; at < p.end; ++at) {
         if (at >= before_first) {
           tokens_[static_cast<size_t>(rank)].push_back(offsets_[s] + at - before_first);
@@ -84,8 +84,8 @@ PackedMicroBatch::PackedMicroBatch(const CausalLM& model, std::span<const Trajec
     while (token >= offsets_[s + 1] || token < offsets_[s]) s = (s + 1) % trajectories.size();
     const Trajectory& t = *trajectories[s];
     const size_t j = static_cast<size_t>(token - offsets_[s]);
-    kernels::HeadRow row{t.response_ids[j], 1.0f / static_cast<float>(t.temperature), nullptr,
-                         bias};  // the sampler's own expression
+    const float inverse = 1.0f / static_cast<float>(t.temperature);  // the sampler's own expression
+    kernels::HeadRow row{t.response_ids[j], inverse, nullptr, bias};
     if (!t.kept.empty() && !t.kept[j].is_all()) {
       auto kept = std::make_shared<kernels::KeptTokens>();
       kept->all = false;
