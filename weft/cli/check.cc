@@ -39,6 +39,8 @@ Command check_command() {
               return check_model(m, args.get("--golden", (std::filesystem::path(m.dir) / "golden.safetensors").string()),
                                  options);
             };
+            if (!args.has("--mesh") && (args.has("--sequence-parallel") || args.has("--cp-split")))
+              throw UsageError("--sequence-parallel and --cp-split belong to --mesh");
             CheckReport report;
             bool main = true;
             if (args.has("--mesh")) {
@@ -46,6 +48,7 @@ Command check_command() {
               const ParallelDims dims = parse_parallel_dims(args.get("--mesh"), launched.mpi ? launched.size : 0, {"oe"});
               const TokenSharing sharing{parse_context_split(args.get("--cp-split", "zigzag"), "--cp-split"),
                                          args.has("--sequence-parallel")};
+              if (!launched.mpi) check_thread_ranks(dims.world());
               check_model_on_mesh(args.positional[0], registry.families, dims, sharing, {});
               CommOptions comm;
               comm.threads_per_rank = static_cast<int>(args.get_int("--threads", 0));

@@ -48,13 +48,7 @@ ParallelDims started_mesh(const Recipe& recipe, const LaunchWorld& launched) {
   if (launched.mpi && launched.size > 0 && launched.size != dims.world())
     throw UsageError(
         fmt::format("actor.mesh = \"{}\": {}", recipe.actor.mesh, world_mismatch(static_cast<int>(dims.world()), launched, env)));
-  // Each thread rank has its shards, its own copy of what is gathered and its stack; a typing error must not take the machine's
-  // memory.
-  if (const int64_t most = std::max(64, 8 * available_cores()); !launched.mpi && dims.world() > most)
-    throw UsageError(fmt::format(
-        "actor.mesh = \"{}\" asks for {} ranks that are threads of this process, which has {} cores: at most {} here; "
-        "mpirun or srun start ranks on more machines",
-        recipe.actor.mesh, dims.world(), available_cores(), most));
+  if (!launched.mpi) check_thread_ranks(dims.world());
   return dims;
 }
 

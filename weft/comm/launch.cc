@@ -2,11 +2,13 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <exception>
 #include <thread>
 #include <vector>
 
+#include "weft/base/cores.h"
 #include "weft/base/error.h"
 #include "weft/base/log.h"
 #include "weft/base/this_rank.h"
@@ -44,7 +46,9 @@ void set_threads(const CommOptions& options, const Share& share) {
   }
 }
 
-std::string kept_ring_path(const CommOptions& options, int rank) { return fmt::format("{}/weft-rank-{}.ring", options.ring_dir, rank); }
+std::string kept_ring_path(const CommOptions& options, int rank) {
+  return fmt::format("{}/weft-rank-{}.ring", options.ring_dir, rank);
+}
 const char* ring_folder() { return ::access("/dev/shm", W_OK) == 0 ? "/dev/shm" : "/tmp"; }
 
 // The ring of a thread rank; its file is gone at once unless the user wants to keep it.
@@ -107,7 +111,8 @@ RankEnd run_rank(RankContext* context, const std::function<void(Communicator&)>&
     return {stopped};
   } catch (...) {
     const std::exception_ptr error = std::current_exception();
-    const bool first = context->failure->fail(fmt::format("rank {} threw: {}", context->rank, error_text(error)), error_code(error));
+    const bool first =
+        context->failure->fail(fmt::format("rank {} threw: {}", context->rank, error_text(error)), error_code(error));
     if (first && context->host_ring) claim_to_speak(context);                    // before anyone can learn of it
     context->ring->set_status(RankStatus::kFailed, context->failure->reason());  // peers learn the reason from it
     return {first ? error : std::make_exception_ptr(PeerLostError(context->failure->reason())), first};
@@ -250,6 +255,15 @@ void run_ranks(int n, const CommOptions& options, const std::function<void(Commu
   } else {
     run_threads(n, options, fn);
   }
+}
+
+void check_thread_ranks(int64_t ranks) {
+  const int64_t most = std::max(64, 8 * available_cores());
+  if (ranks > most)
+    throw UsageError(
+        fmt::format("{} ranks that are threads of this process, which has {} cores: at most {} here; mpirun or srun start "
+                    "ranks on more machines",
+                    ranks, available_cores(), most));
 }
 
 }  // namespace weft

@@ -15,11 +15,11 @@ enum class CommProgress { kAuto, kBackground, kInline };
 
 struct CommOptions {
   CommProgress progress = CommProgress::kAuto;
-  double heartbeat_s = 10;    // a process that shows no sign of life for so long is lost; also how long the others get to leave
-  double timeout_s = 600;     // how long peers wait in an operation for a rank that computes
-  double stall_s = 1;         // after so long in a wait, peers' operations are compared
-  int threads_per_rank = 0;   // of parallel_for; 0: the rank's share of the host's cores (base/cores.h), at least 1
-  std::string ring_dir;       // where the ranks' operation rings are kept (docs/communicator.md); empty: nowhere after the start
+  double heartbeat_s = 10;   // a process that shows no sign of life for so long is lost; also how long the others get to leave
+  double timeout_s = 600;    // how long peers wait in an operation for a rank that computes
+  double stall_s = 1;        // after so long in a wait, peers' operations are compared
+  int threads_per_rank = 0;  // of parallel_for; 0: the rank's share of the host's cores (base/cores.h), at least 1
+  std::string ring_dir;      // where the ranks' operation rings are kept (docs/communicator.md); empty: nowhere after the start
 };
 
 // How this process was started.
@@ -33,5 +33,9 @@ LaunchWorld launch_world();
 // exit code). The reason of a failed job has been told when run_ranks throws (error_was_told, base/log.h). StoppedError is no
 // failure: all ranks throw it, and it leaves when all have.
 void run_ranks(int n, const CommOptions& options, const std::function<void(Communicator&)>& fn);
+
+// Each thread rank has its shards, its copy of what is gathered and its stack: UsageError for more than 64 and 8 a core, so that
+// a typing error does not take the machine's memory.
+void check_thread_ranks(int64_t ranks);
 
 }  // namespace weft

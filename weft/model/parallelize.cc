@@ -1,7 +1,10 @@
 #include "weft/model/parallelize.h"
 
+#include <fmt/ranges.h>
 #include <algorithm>
+
 #include <map>
+#include <set>
 
 #include "weft/base/error.h"
 #include "weft/parallel/fully_shard.h"
@@ -97,6 +100,17 @@ ShardingPlan plan_of(const ModelConfig& config, const ParallelDims& dims, bool s
   std::vector<std::string> names;
   for (const nn::Parameter* p : parameters) names.push_back(p->name());
   check_plan(asked, dims, names);
+  for (size_t i = table.size(); i < asked.size(); ++i) {
+    const PlanEntry& e = asked[i];
+    const auto has = [&](const std::string& n) { return matches(e.pattern, n) && find_entry(table, e.axis, n); };
+    if (e.axis == "fsdp" || std::any_of(names.begin(), names.end(), has)) continue;
+    std::set<std::string> patterns;
+    for (const PlanEntry& t : table)
+      if (t.axis == e.axis) patterns.insert(t.pattern);
+    throw UsageError(fmt::format("plan entry {} ({}): {} takes no part in what it matches; it does in {}", e.pattern, describe(e),
+                                 e.axis,
+                                 patterns.empty() ? "nothing of this model" : fmt::format("{}", fmt::join(patterns, ", "))));
+  }
   // Of each block and axis: the members that are as in the table, and the others.
   std::map<std::pair<std::string, std::string>, std::pair<std::vector<std::string>, std::vector<std::string>>> blocks;
   for (const std::string& name : names)

@@ -49,16 +49,37 @@ class Golden {
  public:
   explicit Golden(const std::string& path) : file_(path) {}
   bool has(const std::string& name) const { return file_.find(name) != nullptr; }
-  at::Tensor get(const std::string& name) const {
+  // fp32, or int64 where `integer`; -1 in `shape`: any size. FileError for others.
+  at::Tensor get(const std::string& name, const std::vector<int64_t>& shape, bool integer = false) const {
     const TensorInfo& info = file_.tensor(name);
-    const bool integer = info.dtype == DType::kI64;
-    if (!integer && info.dtype != DType::kF32) throw FileError(file_.path(), name, "expected float32 or int64");
+    const auto fits = [](int64_t want, int64_t is) { return want == -1 || want == is; };
+    if (!std::equal(shape.begin(), shape.end(), info.shape.begin(), info.shape.end(), fits))
+      throw FileError(file_.path(), name,
+                      fmt::format("has shape {}, expected {} (-1: any)", shape_text(info.shape), shape_text(shape)));
+    if (info.dtype != (integer ? DType::kI64 : DType::kF32))
+      throw FileError(file_.path(), name,
+                      fmt::format("has dtype {}, expected {}", dtype_name(info.dtype), integer ? "int64" : "float32"));
     at::Tensor t = at::empty(info.shape, integer ? at::kLong : at::kFloat);
     const auto bytes = file_.bytes(info);
     if (!bytes.empty()) std::memcpy(t.data_ptr(), bytes.data(), bytes.size());
     return t;
   }
-  double noise(const std::string& field) const { return has("noise/" + field) ? get("noise/" + field).item<float>() : 0.0; }
+  // [rows, n] of tokens, each row at least `least` of them.
+  std::vector<std::vector<int32_t>> tokens(const std::string& name, int64_t rows, int64_t least, int64_t vocab) const {
+    const at::Tensor ids = get(name, {rows, -1}, true);
+    if (ids.size(0) < 1 || ids.size(1) < least)
+      throw FileError(file_.path(), name,
+                      fmt::format("has shape {}, expected at least [1, {}]", shape_text(ids.sizes().vec()), least));
+    std::vector<std::vector<int32_t>> out(static_cast<size_t>(ids.size(0)));
+    for (int64_t i = 0; i < ids.numel(); ++i) {
+      const int64_t id = ids.data_ptr<int64_t>()[i];
+      if (id < 0 || id >= vocab)
+        throw FileError(file_.path(), name, fmt::format("token {} is outside the vocabulary of {}", id, vocab));
+      out[static_cast<size_t>(i / ids.size(1))].push_back(static_cast<int32_t>(id));
+    }
+    return out;
+  }
+  double noise(const std::string& field) const { return has("noise/" + field) ? get("noise/" + field, {}).item<float>() : 0.0; }
   const SafetensorsFile& file() const { return file_; }
 
  private:
@@ -69,11 +90,6 @@ double max_difference(const at::Tensor& a, const at::Tensor& b) {
   if (a.numel() == 0) return 0.0;
   const double d = (a.to(at::kDouble) - b.to(at::kDouble)).abs().max().item<double>();
   return std::isnan(d) ? INFINITY : d;
-}
-
-std::vector<int32_t> row_of(const at::Tensor& ids, int64_t b) {
-  const int64_t* p = ids.data_ptr<int64_t>() + b * ids.size(1);
-  return std::vector<int32_t>(p, p + ids.size(1));
 }
 
 // Rows `rows` from `first` on of a golden whose leading dims are [B, S] flattened.
@@ -128,13 +144,11 @@ class Checker {
 
   void forward() {
     CausalLM& model = *m_.model;
-    at::Tensor ids = golden_.get("input_ids");
-    if (ids.dim() != 2 || ids.size(0) < 1 || ids.size(1) < 2)
-      throw FileError(golden_.file().path(), "input_ids", "expected two dims [batch, sequence], at least [1, 2]");
-    const int64_t batch = ids.size(0), length = ids.size(1), vocab = model.config().vocab_size;
+    const int64_t vocab = model.config().vocab_size;
     std::vector<Trajectory> sequences;
     std::vector<const Trajectory*> list;
-    for (int64_t b = 0; b < batch; ++b) sequences.push_back(fed_whole(row_of(ids, b)));
+    for (const std::vector<int32_t>& tokens : golden_.tokens("input_ids", -1, 2, vocab)) sequences.push_back(fed_whole(tokens));
+    const int64_t batch = std::ssize(sequences), length = std::ssize(sequences[0].response_ids);
     for (const Trajectory& t : sequences) list.push_back(&t);
     const DataParallel::Share share = DataParallel(m_.mesh).share(list, std::numeric_limits<int64_t>::max());
     const int64_t first = static_cast<int64_t>(share.begin[share.mine]);  // sequence
@@ -147,7 +161,8 @@ class Checker {
     if (want("logits"))
       add("logits",
           max_difference(model.logits(hidden).to(at::kCPU),
-                         take_rows(golden_.get("logits").reshape({batch * length, vocab}), p.fed_rows(), first * length)),
+                         take_rows(golden_.get("logits", {batch, length, vocab}).reshape({batch * length, vocab}), p.fed_rows(),
+                                   first * length)),
           std::max(options_.logits_tolerance, 4 * golden_.noise("logits")));
 
     // Through the fused head; the last row of a sequence predicts nothing that is known.
@@ -164,31 +179,36 @@ class Checker {
     }
     const at::Tensor host = take_rows(lp.detach().to(at::kCPU), known, 0);
     if (want("logprobs"))
-      add("logprobs", max_difference(host, take_rows(golden_.get("logprobs").reshape({batch * (length - 1)}), places, 0)),
+      add("logprobs",
+          max_difference(host,
+                         take_rows(golden_.get("logprobs", {batch, length - 1}).reshape({batch * (length - 1)}), places, 0)),
           lp_tolerance);
     if (want("loss")) {
       const double loss = -sum(host.to(at::kDouble).sum().item<double>()) / static_cast<double>(batch * (length - 1));
-      add("loss", std::fabs(loss - golden_.get("loss").item<float>()), lp_tolerance);
+      add("loss", std::fabs(loss - golden_.get("loss", {}).item<float>()), lp_tolerance);
     }
-    for (auto& [layer, seen] : routing.layers) choices(layer, seen, p.own_rows(), first * length);
+    for (auto& [layer, seen] : routing.layers) choices(layer, seen, p.own_rows(), first * length, batch * length);
     for (nn::Parameter* parameter : model.parameters()) parameter->zero_grad();
     nn::backward({lp}, {weights.to(lp.device())});
   }
 
-  void choices(int64_t layer, const RecordingRouting::Layer& seen, const std::vector<int64_t>& rows, int64_t first) {
+  void choices(int64_t layer, const RecordingRouting::Layer& seen, const std::vector<int64_t>& rows, int64_t first, int64_t all) {
     const std::string suffix = fmt::format("/{}", layer);
     if (want("router_topk" + suffix))
       add("router_topk" + suffix,
-          (seen.ids.to(at::kCPU).to(at::kLong) != take_rows(golden_.get("router_topk" + suffix), rows, first))
+          (seen.ids.to(at::kCPU).to(at::kLong) !=
+           take_rows(golden_.get("router_topk" + suffix, {all, seen.ids.size(1)}, true), rows, first))
               .sum()
               .item<double>(),
           options_.exact_choices ? 0.0 : INFINITY);
     const double tolerance = options_.exact_choices ? std::max(options_.logits_tolerance, 4 * golden_.noise("logits")) : INFINITY;
     if (want("router_weights" + suffix))
       add("router_weights" + suffix,
-          max_difference(seen.gates.to(at::kCPU), take_rows(golden_.get("router_weights" + suffix), rows, first)), tolerance);
+          max_difference(seen.gates.to(at::kCPU),
+                         take_rows(golden_.get("router_weights" + suffix, {all, seen.gates.size(1)}), rows, first)),
+          tolerance);
     if (want("router_logits" + suffix)) {
-      at::Tensor want_logits = golden_.get("router_logits" + suffix), ours = seen.logits.to(at::kCPU);
+      at::Tensor want_logits = golden_.get("router_logits" + suffix, {all, seen.logits.size(1)}), ours = seen.logits.to(at::kCPU);
       // Some families' router modules return softmax scores under this name.
       const bool scores =
           want_logits.min().item<float>() >= 0 && max_difference(want_logits.sum(1), at::ones({want_logits.size(0)})) < 1e-4;
@@ -202,7 +222,7 @@ class Checker {
     for (const WeightEntry& e : m_.entries) {
       const std::string field = "grad/" + e.name;
       if (!want(field)) continue;
-      const at::Tensor golden = golden_.get(field), whole = golden.reshape(e.box.size);
+      const at::Tensor golden = golden_.get(field, e.shape), whole = golden.reshape(e.box.size);
       const double largest = whole.numel() ? whole.abs().max().item<double>() : 0.0;
       nn::Parameter* p = m_.model->find_parameter(e.parameter);
       double difference = 0;
@@ -220,7 +240,7 @@ class Checker {
     if (!want("greedy")) return;
     at::NoGradGuard guard;
     CausalLM& model = *m_.model;
-    const std::vector<int32_t> expected = row_of(golden_.get("greedy"), 0);
+    const std::vector<int32_t> expected = golden_.tokens("greedy", 1, 1, model.config().vocab_size)[0];
     std::vector<int32_t> tokens(expected.begin(),
                                 expected.begin() + std::min<std::ptrdiff_t>(kGreedyPrompt, std::ssize(expected)));
     while (tokens.size() < expected.size()) {

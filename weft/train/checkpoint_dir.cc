@@ -66,18 +66,22 @@ std::optional<std::string> newest_checkpoint(const std::string& checkpoints_dir)
   while (!name.empty() && (name.back() == '\n' || name.back() == ' ')) name.pop_back();
   if (step_of(name) < 0) throw FileError(latest.string(), "", fmt::format("names '{}', expected global_step_N", name));
   if (!fs::exists(dir / name) && fs::exists(dir / (name + kAside))) name += kAside;
+  if (!fs::exists(dir / name))
+    throw FileError(latest.string(), "", fmt::format("names '{}', which does not exist: point it at another one", name));
   if (!is_complete_checkpoint((dir / name).string()))
     throw FileError((dir / name).string(), "",
                     "has no manifest.json: the checkpoint is not complete; point `latest` at another one");
   return name;
 }
 
-void prune_checkpoints(const std::string& checkpoints_dir, int64_t max_keep) {
+void prune_checkpoints(const std::string& checkpoints_dir, int64_t max_keep, int64_t saved) {
   if (max_keep < 1) return;
   std::vector<std::pair<int64_t, fs::path>> found;
   for (const auto& entry : fs::directory_iterator(checkpoints_dir))
     if (const int64_t step = step_of(entry.path().filename().string()); step >= 0) found.emplace_back(step, entry.path());
-  std::sort(found.begin(), found.end());
+  std::sort(found.begin(), found.end(), [&](const auto& a, const auto& b) {
+    return std::pair(a.first <= saved, a.first) < std::pair(b.first <= saved, b.first);
+  });
   for (size_t i = 0; i + static_cast<size_t>(max_keep) < found.size(); ++i) {
     const fs::path out = found[i].second.string() + ".tmp-removed";
     fs::remove_all(out);

@@ -21,6 +21,6 @@ bool is_complete_checkpoint(const std::string& dir);
 // The directory's name, nullopt where there is none. FileError as latest_checkpoint.
 std::optional<std::string> newest_checkpoint(const std::string& checkpoints_dir);
 // Keeps the newest by number (max_keep < 1: all). A directory goes at once or not at all.
-void prune_checkpoints(const std::string& checkpoints_dir, int64_t max_keep);
+void prune_checkpoints(const std::string& checkpoints_dir, int64_t max_keep, int64_t saved);
 
 }  // namespace weft

@@ -101,6 +101,8 @@ TEST(MeshOracle, UserPlans) {
   EXPECT_EQ(refused("moe", {"* tp cut"}),
             "plan entry \"* tp cut\": \"cut\" is no placement; expected \"PATTERN AXIS PLACEMENT\", where PLACEMENT is cut(DIM), "
             "replicated or replicated-partial");
+  EXPECT_EQ(refused("moe", {"*.experts.* tp replicated"}).substr(0, 80),
+            "plan entry *.experts.* (tp: replicated): tp takes no part in what it matches; it");
   EXPECT_EQ(refused("moe", {"*.experts.* ep cut(0)", "*.q_proj.weight tp cut(0)"}), "none");  // what it is anyway
 }
 

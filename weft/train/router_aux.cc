@@ -31,7 +31,7 @@ AuxLossRouting::Loss AuxLossRouting::loss(const std::vector<int64_t>& offsets, c
   const int64_t experts = logits_[0].size(1), k = ids_[0].size(1);
   // Of each row its sequence, and experts / length: what its probabilities weigh.
   at::Tensor sequence = at::empty({own, 1}, at::kLong), weight = at::empty({own, 1}, at::kFloat);
-  int64_t sum = 0;
+  int64_t sums[2] = {0, 0};  // of terms; of those that are not finite
   at::Tensor share_of = at::empty({sequences, 1}, at::kFloat);
   for (int64_t s = 0; s < sequences; ++s)
     share_of.data_ptr<float>()[s] =
@@ -52,11 +52,16 @@ AuxLossRouting::Loss AuxLossRouting::loss(const std::vector<int64_t>& offsets, c
     const at::Tensor terms = share * at::softmax(logits_[l], 1) * weight / static_cast<double>(logits_.size());
     const at::Tensor part = terms.sum(), host = terms.detach().to(at::kCPU).contiguous();
     out.terms = out.terms.defined() ? out.terms + part : part;
-    for (int64_t i = 0; i < host.numel(); ++i)
-      sum += std::llround(std::ldexp(static_cast<double>(host.data_ptr<float>()[i]), kFractionBits));
+    for (int64_t i = 0; i < host.numel(); ++i) {
+      const double term = static_cast<double>(host.data_ptr<float>()[i]);
+      if (std::isfinite(term))
+        sums[0] += std::llround(std::ldexp(term, kFractionBits));
+      else
+        ++sums[1];
+    }
   }
-  if (ranks && ranks->size() > 1) ranks->all_reduce(&sum, &sum, 1, DType::kI64, ReduceOp::kSum, "router_aux").wait();
-  out.value = std::ldexp(static_cast<double>(sum), -kFractionBits);
+  if (ranks && ranks->size() > 1) ranks->all_reduce(sums, sums, 2, DType::kI64, ReduceOp::kSum, "router_aux").wait();
+  out.value = sums[1] > 0 ? NAN : std::ldexp(static_cast<double>(sums[0]), -kFractionBits);
   return out;
 }
 

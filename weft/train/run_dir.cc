@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <sstream>
 
@@ -27,13 +28,28 @@ bool wants(const Recipe& recipe, const std::string& logger) {
   return std::find(recipe.trainer.logger.begin(), recipe.trainer.logger.end(), logger) != recipe.trainer.logger.end();
 }
 
-// Recipes print all keys in one order, a line each.
+// "section.key" -> value of a recipe as weft prints it: a line each, comments on lines of their own.
+std::map<std::string, std::string> printed_values(const std::string& recipe) {
+  std::map<std::string, std::string> out;
+  std::istringstream in(recipe);
+  std::string section;
+  for (std::string line; std::getline(in, line);) {
+    if (line.starts_with("["))
+      section = line.substr(1, line.find(']') - 1) + ".";
+    else if (const size_t equals = line.find(" = "); !line.starts_with("#") && equals != std::string::npos)
+      out[section + line.substr(0, equals)] = line.substr(equals + 3);
+  }
+  return out;
+}
+
 void tell_changes(const std::string& before, const std::string& now) {
-  std::istringstream a(before), b(now);
+  const std::map<std::string, std::string> old = printed_values(before);
   std::vector<std::string> changes;
-  std::string x, y;
-  while (std::getline(a, x) && std::getline(b, y))
-    if (x != y) changes.push_back(fmt::format("{} (was {})", y, x.substr(std::min(x.size(), x.find('=') + 2))));
+  for (const auto& [key, value] : printed_values(now)) {
+    const auto was = old.find(key);
+    if (was == old.end() || was->second != value)
+      changes.push_back(fmt::format("{} = {} (was {})", key, value, was == old.end() ? "not there" : was->second));
+  }
   if (!changes.empty()) log_warn("the recipe has changed since the checkpoint: {}", fmt::join(changes, "; "));
 }
 

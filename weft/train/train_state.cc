@@ -130,7 +130,7 @@ void save_checkpoint(const std::string& checkpoints_dir, const LoadedModel& mode
     add_tensor_files(manifest, files, hashes);
     add_other_files(manifest, root);
     commit_checkpoint(checkpoints_dir, name, *directory, manifest);
-    prune_checkpoints(checkpoints_dir, max_keep);
+    prune_checkpoints(checkpoints_dir, max_keep, progress.step);
   });
   if (io) *io = {written.bytes, by_all};
 }
