@@ -78,6 +78,8 @@ Command inspect_command() {
           1,
           1,
           [](const Arguments& args, const Registry& registry) -> int {
+            if (!args.has("--mesh") && (args.has("--plan") || args.has("--sequence-parallel")))
+              throw UsageError("--plan and --sequence-parallel belong to --mesh");
             const std::string dir = weights_directory(args.positional[0]);
             const HfConfig hf = HfConfig::load(dir);
             const ModelConfig c = configure_model(hf, registry.families);

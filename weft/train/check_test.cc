@@ -4,12 +4,14 @@
 #include <ATen/core/Tensor.h>
 #include <gtest/gtest.h>
 
+#include <cstring>
 #include <filesystem>
 #include <mutex>
 
 #include "weft/base/error.h"
 #include "weft/comm/launch.h"
 #include "weft/io/checkpoint_files.h"
+#include "weft/io/safetensors.h"
 #include "weft/nn/autograd.h"
 
 namespace weft {
@@ -100,6 +102,54 @@ TEST(Check, FailsWhenOneWeightIsOffOnOneRank) {
     p->updated();
     EXPECT_FALSE(check_model(m, golden(m)).ok()) << "rank " << world.rank();
   });
+}
+
+// Goldens of other shapes, types and tokens are the file's fault, and say so.
+TEST(Check, HostileGoldensAreFileErrors) {
+  LoadedModel m = load_model(model_dir("qwen3_moe"), DType::kF32);
+  const std::string path = fmt::format("{}/hostile_golden.safetensors", ::testing::TempDir());
+  const auto refused = [&](const std::string& name, DType dtype, const std::vector<int64_t>& shape,
+                           int64_t token) -> std::string {
+    const SafetensorsFile good(golden(m));
+    std::vector<TensorToSave> tensors;
+    for (const TensorInfo& t : good.tensors()) {
+      const bool changed = t.name == name;
+      int64_t numel = 1;
+      for (int64_t n : changed ? shape : t.shape) numel *= n;
+      const DType d = changed ? dtype : t.dtype;
+      const auto bytes = good.bytes(t);
+      std::vector<std::byte> data(bytes.begin(), bytes.end());
+      if (changed) {
+        data.assign(static_cast<size_t>(numel * dtype_bytes(d)), std::byte{0});
+        if (d == DType::kI64 && numel > 0) std::memcpy(data.data(), &token, sizeof(token));
+      }
+      tensors.push_back({t.name, d, changed ? shape : t.shape, [data](const TensorToSave::Write& write) { write(data); }});
+    }
+    fs::remove(path);
+    save_safetensors(path, tensors);
+    try {
+      (void)check_model(m, path);
+    } catch (const FileError& e) {
+      return e.what();
+    }
+    return "none";
+  };
+  struct Case {
+    std::string name;
+    DType dtype;
+    std::vector<int64_t> shape;
+  };
+  for (const Case& c : std::vector<Case>{{"greedy", DType::kI64, {0, 8}},
+                                         {"greedy", DType::kF32, {1, 8}},
+                                         {"greedy", DType::kI64, {8}},
+                                         {"input_ids", DType::kF32, {2, 8}},
+                                         {"input_ids", DType::kI64, {0, 8}},
+                                         {"logits", DType::kF32, {2, 2}},
+                                         {"loss", DType::kF32, {2}},
+                                         {"grad/model.norm.weight", DType::kF32, {1}}})
+    EXPECT_NE(refused(c.name, c.dtype, c.shape, 1).find(c.name), std::string::npos) << c.name;
+  for (const int64_t token : {int64_t{-1}, int64_t{1} << 32, int64_t{1} << 40})
+    EXPECT_NE(refused("input_ids", DType::kI64, {1, 8}, token).find("outside the vocabulary"), std::string::npos) << token;
 }
 
 TEST(Check, FailsWhenOneWeightIsOff) {

@@ -104,6 +104,20 @@ TEST_F(TrainStateTest, LatestThatNamesNothingCompleteIsAnError) {
   }
 }
 
+// A run that begins anew beside an old one's later steps: what was just saved stays, the abandoned ones go.
+TEST_F(TrainStateTest, PruningKeepsWhatWasJustSaved) {
+  for (const int64_t step : {3, 4, 5}) save(step, 3);
+  for (const int64_t step : {1, 2}) {
+    save(step, 3);
+    EXPECT_EQ(latest_checkpoint(dir), fmt::format("{}/global_step_{}", dir, step));
+    EXPECT_TRUE(fs::exists(dir + "/global_step_5"));
+  }
+  EXPECT_FALSE(fs::exists(dir + "/global_step_4"));
+  save(3, 1);
+  EXPECT_EQ(latest_checkpoint(dir), dir + "/global_step_3");
+  EXPECT_FALSE(fs::exists(dir + "/global_step_5"));
+}
+
 // `latest` lost in a copy: the newest complete checkpoint, not the beginning, which would overwrite them.
 TEST_F(TrainStateTest, WithoutLatestTheNewestCompleteOneIsTaken) {
   for (const int64_t step : {3, 9, 10}) save(step, 0);
