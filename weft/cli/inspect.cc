@@ -85,10 +85,8 @@ Command inspect_command() {
             const ModelConfig c = configure_model(hf, registry.families);
             const CausalLM model(c, at::kFloat);
             // A directory with config.json alone is enough to plan with.
-            const bool weights = std::filesystem::exists(std::filesystem::path(dir) / "model.safetensors") ||
-                                 std::filesystem::exists(std::filesystem::path(dir) / "model.safetensors.index.json");
-            if (!weights && !args.has("--mesh")) (void)Checkpoint(dir);  // says what is missing
-            const std::optional<Checkpoint> disk = weights ? std::optional<Checkpoint>(dir) : std::nullopt;
+            std::optional<Checkpoint> disk;
+            if (!args.has("--mesh") || has_weights(dir)) disk.emplace(dir);
             std::cout << fmt::format("{}: {}\n", dir, c.family);
             std::cout << fmt::format(
                 "  {} layers ({} of them MoE), hidden {}, {} query and {} key/value heads of {}, vocabulary {}{}\n", c.num_layers,

@@ -12,6 +12,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
+constexpr const char *kSingle = "/model.safetensors", *kIndex = "/model.safetensors.index.json";
+
 bool is_plain_shard_name(const std::string& name) {
   return name.ends_with(".safetensors") && name.find('/') == std::string::npos && name.find('\\') == std::string::npos &&
          name.find('\0') == std::string::npos && name[0] != '.';
@@ -40,9 +42,11 @@ std::map<std::string, std::string> read_index(const std::string& path) {
 
 }  // namespace
 
+bool has_weights(const std::string& dir) { return fs::exists(dir + kSingle) || fs::exists(dir + kIndex); }
+
 Checkpoint::Checkpoint(const std::string& dir) : dir_(dir) {
   if (!fs::is_directory(dir)) throw FileError(dir, "", "not a directory; give the directory of a Hugging Face checkpoint");
-  const std::string single = dir + "/model.safetensors", index_path = single + ".index.json";
+  const std::string single = dir + kSingle, index_path = dir + kIndex;
   if (fs::exists(single)) {
     files_.emplace_back(single);
   } else if (fs::exists(index_path)) {

@@ -16,6 +16,9 @@
 
 namespace weft {
 
+// Whether a directory has weights at all; a model of config.json alone has none.
+bool has_weights(const std::string& dir);
+
 class Checkpoint {
  public:
   explicit Checkpoint(const std::string& dir);

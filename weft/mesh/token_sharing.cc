@@ -1,5 +1,7 @@
 #include "weft/mesh/token_sharing.h"
 
+#include <algorithm>
+
 #include "weft/base/error.h"
 
 namespace weft {
@@ -8,6 +10,10 @@ ContextSplit parse_context_split(const std::string& text, const std::string& whe
   if (text == "zigzag") return ContextSplit::kZigzag;
   if (text == "contiguous") return ContextSplit::kContiguous;
   throw UsageError(fmt::format("{} = \"{}\": expected zigzag or contiguous", where, text));
+}
+
+int64_t sequence_of(std::span<const int64_t> offsets, int64_t row) {
+  return std::upper_bound(offsets.begin(), offsets.end(), row) - offsets.begin() - 1;
 }
 
 std::vector<ContextPiece> context_pieces(std::span<const int64_t> offsets, int64_t cp, int64_t rank, ContextSplit split) {

@@ -28,6 +28,9 @@ struct ContextPiece {
   bool operator==(const ContextPiece&) const = default;
 };
 
+// The sequence that a row of the packed sequences is of, offsets [S+1].
+int64_t sequence_of(std::span<const int64_t> offsets, int64_t row);
+
 // The pieces of rank `rank` of `cp`, by sequence, then ascending; never empty, and neighbours are joined. offsets [S+1] of the
 // packed sequences. Part i of p has positions [i*n/p, (i+1)*n/p) of n: a sequence shorter than the parts leaves ranks without
 // any.

@@ -56,6 +56,13 @@ TEST(ContextSplit, ZigzagBalancesTheWork) {
   EXPECT_GT(pairs(3, ContextSplit::kContiguous), 6 * pairs(0, ContextSplit::kContiguous));
 }
 
+TEST(ContextSplit, SequencesOfRows) {
+  const std::vector<int64_t> offsets = {0, 2, 2, 3};
+  EXPECT_EQ(sequence_of(offsets, 0), 0);
+  EXPECT_EQ(sequence_of(offsets, 1), 0);
+  EXPECT_EQ(sequence_of(offsets, 2), 2);  // not the empty one
+}
+
 TEST(ContextSplit, Names) {
   EXPECT_EQ(parse_context_split("contiguous", "actor.cp_split"), ContextSplit::kContiguous);
   EXPECT_THROW((void)parse_context_split("ring", "actor.cp_split"), UsageError);

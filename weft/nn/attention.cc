@@ -71,13 +71,12 @@ AttentionGradients attention_gradients(const AttentionShape& s, const std::vecto
 }
 
 at::Tensor PackedAttention::attend(int64_t, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v) {
-  std::vector<kernels::QueryRun> runs = kernels::whole_sequences(offsets_);
-  if (!use_kernels(q, kAttentionOp)) return composed(shape_, offsets_, runs, q, k, v);
-  AttentionValues values = attention_values(shape_, offsets_, runs, q, k, v, needs_grad({q, k, v}, {}));
+  if (!use_kernels(q, kAttentionOp)) return composed(shape_, offsets_, runs_, q, k, v);
+  AttentionValues values = attention_values(shape_, offsets_, runs_, q, k, v, needs_grad({q, k, v}, {}));
   at::Tensor o = values.o;
   values.o = o.detach();
   at::Tensor qs = q.detach(), ks = k.detach(), vs = v.detach();
-  return record({q, k, v}, {}, o, [s = shape_, offsets = offsets_, runs, qs, ks, vs, values](const Grads& g) -> Grads {
+  return record({q, k, v}, {}, o, [s = shape_, offsets = offsets_, runs = runs_, qs, ks, vs, values](const Grads& g) -> Grads {
     AttentionGradients d = attention_gradients(s, offsets, runs, qs, ks, vs, values, g[0].contiguous(), ks.scalar_type());
     return {d.dq, d.dk, d.dv};
   });

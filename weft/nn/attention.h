@@ -43,12 +43,14 @@ AttentionGradients attention_gradients(const AttentionShape& shape, const std::v
 // Whole sequences packed one after another; offsets [S+1]. Differentiable.
 class PackedAttention : public AttentionContext {
  public:
-  PackedAttention(AttentionShape shape, std::vector<int64_t> offsets) : shape_(shape), offsets_(std::move(offsets)) {}
+  PackedAttention(AttentionShape shape, std::vector<int64_t> offsets)
+      : shape_(shape), offsets_(std::move(offsets)), runs_(kernels::whole_sequences(offsets_)) {}
   at::Tensor attend(int64_t layer, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v) override;
 
  private:
   AttentionShape shape_;
   std::vector<int64_t> offsets_;
+  std::vector<kernels::QueryRun> runs_;
 };
 
 // Rows of running requests over a paged cache: writes their keys and values, then attends; no gradients. The cache is host

@@ -12,9 +12,6 @@ namespace weft {
 namespace {
 
 using namespace testing;
-using nn::testing::normal;
-using nn::testing::relative;
-using nn::testing::same_bits;
 
 constexpr int64_t kHeads = 4, kKvHeads = 2, kHeadDim = 10;
 const nn::AttentionShape kShape{kHeads, kKvHeads, kHeadDim, 0.3f};

@@ -14,9 +14,6 @@ namespace weft {
 namespace {
 
 using namespace testing;
-using nn::testing::normal;
-using nn::testing::relative;
-using nn::testing::same_bits;
 
 constexpr int64_t kHidden = 24, kWidth = 10;
 
@@ -58,8 +55,8 @@ struct Outcome {
   std::map<std::string, at::Tensor> grads;
 };
 
-Outcome run_experts(const std::function<at::Tensor(const at::Tensor& x, const at::Tensor& gates)>& fn, const at::Tensor& x, const at::Tensor& gates,
-            const at::Tensor& dy) {
+Outcome run_experts(const std::function<at::Tensor(const at::Tensor& x, const at::Tensor& gates)>& fn, const at::Tensor& x,
+                    const at::Tensor& gates, const at::Tensor& dy) {
   at::Tensor xs = x.clone().set_requires_grad(true), gs = gates.clone().set_requires_grad(true);
   at::Tensor y = fn(xs, gs);
   nn::backward({y}, {dy});
@@ -69,7 +66,8 @@ Outcome run_experts(const std::function<at::Tensor(const at::Tensor& x, const at
 void expect_experts_equal_one_rank(const ExpertCase& c) {
   SCOPED_TRACE(fmt::format("{}: {} experts, top {}, rows {}", c.mesh, c.experts, c.top_k, fmt::join(c.rows, "+")));
   const int64_t total = std::accumulate(c.rows.begin(), c.rows.end(), int64_t{0});
-  const at::Tensor x = normal({total, kHidden}, 1).to(c.dtype), gates = normal({total, c.top_k}, 2).abs(), dy = normal({total, kHidden}, 3);
+  const at::Tensor x = normal({total, kHidden}, 1).to(c.dtype), gates = normal({total, c.top_k}, 2).abs(),
+                   dy = normal({total, kHidden}, 3);
   const at::Tensor ids = routes(c, total);
   EpLayer whole(c.experts);
   for (nn::Parameter* p : whole.parameters()) {
@@ -77,7 +75,9 @@ void expect_experts_equal_one_rank(const ExpertCase& c) {
     p->master().copy_(value_of(*p));
     p->updated();
   }
-  Outcome one = run_experts([&](const at::Tensor& a, const at::Tensor& g) { return nn::moe_experts(a, g, ids, *whole.gate_up, *whole.down); }, x, gates, dy);
+  Outcome one = run_experts(
+      [&](const at::Tensor& a, const at::Tensor& g) { return nn::moe_experts(a, g, ids, *whole.gate_up, *whole.down); }, x, gates,
+      dy);
 
   const ParallelDims dims = parse_parallel_dims(c.mesh);
   run_ranks(static_cast<int>(dims.world()), {}, [&](Communicator& world) {
@@ -92,11 +92,13 @@ void expect_experts_equal_one_rank(const ExpertCase& c) {
       p->updated();
     }
     const size_t rank = static_cast<size_t>(world.rank());
-    const int64_t begin = std::accumulate(c.rows.begin(), c.rows.begin() + static_cast<int64_t>(rank), int64_t{0}), n = c.rows[rank];
+    const int64_t begin = std::accumulate(c.rows.begin(), c.rows.begin() + static_cast<int64_t>(rank), int64_t{0}),
+                  n = c.rows[rank];
     const at::Tensor here = ids.narrow(0, begin, n).contiguous();
     world.stats().clear();
-    Outcome many = run_experts([&](const at::Tensor& a, const at::Tensor& g) { return moe_experts(a, g, here, *mine.gate_up, *mine.down, mesh->ep); },
-                       x.narrow(0, begin, n), gates.narrow(0, begin, n), dy.narrow(0, begin, n));
+    Outcome many = run_experts(
+        [&](const at::Tensor& a, const at::Tensor& g) { return moe_experts(a, g, here, *mine.gate_up, *mine.down, mesh->ep); },
+        x.narrow(0, begin, n), gates.narrow(0, begin, n), dy.narrow(0, begin, n));
     // What travels: a row for each (token, slot) whose expert is elsewhere, there and back, and in the backward the other way.
     const int64_t chunk = (c.experts + dims.ep - 1) / dims.ep, row_bytes = kHidden * static_cast<int64_t>(x.element_size());
     int64_t rows_moved = 0;
@@ -104,16 +106,19 @@ void expect_experts_equal_one_rank(const ExpertCase& c) {
       const int64_t from = std::accumulate(c.rows.begin(), c.rows.begin() + peer, int64_t{0}) * c.top_k;
       for (int64_t i = 0; i < c.rows[static_cast<size_t>(peer)] * c.top_k; ++i) {
         const int64_t owner = ids.data_ptr<int32_t>()[from + i] / chunk;
-        if (peer == world.rank()) rows_moved += owner != mesh->ep.rank();
-        else rows_moved += owner == mesh->ep.rank();
+        if (peer == world.rank())
+          rows_moved += owner != mesh->ep.rank();
+        else
+          rows_moved += owner == mesh->ep.rank();
       }
     }
     for (const char* purpose : {"dispatch", "combine"}) {
       EXPECT_EQ(world.stats().of(OpKind::kAllToAll, "ep", purpose).sent, rows_moved * row_bytes);
       EXPECT_EQ(world.stats().of(OpKind::kAllToAll, "ep", purpose).received, rows_moved * row_bytes);
     }
-    EXPECT_EQ(world.stats().of(OpKind::kAllToAll, "ep", "dispatch_counts").sent,
-              8 * (c.experts - (std::min(c.experts, chunk * (mesh->ep.rank() + 1)) - std::min(c.experts, chunk * mesh->ep.rank()))));
+    EXPECT_EQ(
+        world.stats().of(OpKind::kAllToAll, "ep", "dispatch_counts").sent,
+        8 * (c.experts - (std::min(c.experts, chunk * (mesh->ep.rank() + 1)) - std::min(c.experts, chunk * mesh->ep.rank()))));
 
     static std::mutex mutex;
     const std::lock_guard lock(mutex);
@@ -130,7 +135,8 @@ void expect_experts_equal_one_rank(const ExpertCase& c) {
           ours = ours.narrow(static_cast<int64_t>(d), b.local_offset[d], b.box.size[d]);
           theirs = theirs.narrow(static_cast<int64_t>(d), b.box.offset[d], b.box.size[d]);
         }
-        EXPECT_LE((ours - theirs).abs().max().item<double>(), 4e-6 * std::max(1e-3, expected.abs().max().item<double>())) << p->name();
+        EXPECT_LE((ours - theirs).abs().max().item<double>(), 4e-6 * std::max(1e-3, expected.abs().max().item<double>()))
+            << p->name();
       }
     }
   });
@@ -146,10 +152,10 @@ TEST(ExpertParallel, EqualsOneRank) {
 }
 
 TEST(ExpertParallel, RanksWithoutTokensOrExperts) {
-  expect_experts_equal_one_rank({"fsdp=4,ep=4", 3, 1, {3, 0, 2, 4}});           // the last rank has no expert
-  expect_experts_equal_one_rank({"fsdp=4,ep=4", 8, 2, {0, 0, 0, 0}});           // nobody has a token
-  expect_experts_equal_one_rank({"fsdp=4,ep=4", 8, 1, {6, 3, 0, 1}, {5}});      // all on one expert
-  expect_experts_equal_one_rank({"fsdp=2,ep=2", 8, 3, {6, 3}, {7, 6, 0}});      // slots not in expert order
+  expect_experts_equal_one_rank({"fsdp=4,ep=4", 3, 1, {3, 0, 2, 4}});       // the last rank has no expert
+  expect_experts_equal_one_rank({"fsdp=4,ep=4", 8, 2, {0, 0, 0, 0}});       // nobody has a token
+  expect_experts_equal_one_rank({"fsdp=4,ep=4", 8, 1, {6, 3, 0, 1}, {5}});  // all on one expert
+  expect_experts_equal_one_rank({"fsdp=2,ep=2", 8, 3, {6, 3}, {7, 6, 0}});  // slots not in expert order
   expect_experts_equal_one_rank({"fsdp=8,ep=4", 5, 2, {1, 0, 3, 0, 2, 2, 0, 9}});
 }
 
@@ -167,7 +173,8 @@ TEST(ExpertParallel, SumInRankOrderIsNotTheSame) {
   const at::Tensor y = nn::moe_experts(x, gates, ids, *whole.gate_up, *whole.down);
   at::Tensor other = at::zeros_like(y);
   for (const int64_t slot : {2, 0, 1})  // expert 0 is on rank 0
-    other = other + nn::moe_experts(x, gates.narrow(1, slot, 1).contiguous(), ids.narrow(1, slot, 1).contiguous(), *whole.gate_up, *whole.down);
+    other = other + nn::moe_experts(x, gates.narrow(1, slot, 1).contiguous(), ids.narrow(1, slot, 1).contiguous(), *whole.gate_up,
+                                    *whole.down);
   EXPECT_FALSE(same_bits(y, other));
   EXPECT_LT(relative(other, y), 1e-6);
 }

@@ -15,9 +15,6 @@ namespace weft {
 namespace {
 
 using namespace testing;
-using nn::testing::normal;
-using nn::testing::relative;
-using nn::testing::same_bits;
 
 constexpr int64_t kRows = 11, kIn = 50, kOut = 9;  // 50 = leaves of 6 6 6 6 6 6 6 8
 

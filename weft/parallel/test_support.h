@@ -1,9 +1,9 @@
 #pragma once
-// For the tests of parallel: a small module tree with everything that is awkward to shard (sizes that divide by nothing, a tied table, a
-// frozen and an unused parameter), and what one rank makes of the same rows.
+// For the tests of parallel: a small module tree with everything that is awkward to shard (sizes that divide by nothing, a tied
+// table, a frozen and an unused parameter), and what one rank makes of the same rows.
 
-#include <ATen/core/Tensor.h>
 #include <ATen/core/grad_mode.h>
+#include <ATen/core/Tensor.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/empty.h>
 
@@ -23,6 +23,10 @@
 #include "weft/parallel/shard_group.h"
 
 namespace weft::testing {
+
+using nn::testing::normal;
+using nn::testing::relative;
+using nn::testing::same_bits;
 
 class Block : public nn::Module {
  public:
@@ -90,7 +94,8 @@ inline std::unique_ptr<Tree> whole_tree(at::ScalarType dtype) {
 }
 
 // Each block, then the rest; every rank's masters are its parts of value_of.
-inline std::unique_ptr<Tree> sharded_tree(const std::shared_ptr<const RankMesh>& mesh, at::ScalarType dtype, FullyShardOptions options = {}) {
+inline std::unique_ptr<Tree> sharded_tree(const std::shared_ptr<const RankMesh>& mesh, at::ScalarType dtype,
+                                          FullyShardOptions options = {}) {
   auto tree = std::make_unique<Tree>();
   for (Block* b : tree->blocks) fully_shard(*b, mesh, options);
   fully_shard(*tree, mesh, options);

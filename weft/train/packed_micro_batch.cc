@@ -79,9 +79,8 @@ PackedMicroBatch::PackedMicroBatch(const CausalLM& model, std::span<const Trajec
   std::copy(index.begin(), index.end(), head_index_.data_ptr<int64_t>());
 
   const kernels::LogitBias* bias = logit_bias && !logit_bias->ids.empty() ? logit_bias : nullptr;
-  size_t s = 0;
   for (const int64_t token : tokens_[static_cast<size_t>(cp_rank)]) {
-    while (token >= offsets_[s + 1] || token < offsets_[s]) s = (s + 1) % trajectories.size();
+    const size_t s = static_cast<size_t>(sequence_of(offsets_, token));
     const Trajectory& t = *trajectories[s];
     const size_t j = static_cast<size_t>(token - offsets_[s]);
     const float inverse = 1.0f / static_cast<float>(t.temperature);  // the sampler's own expression
@@ -141,9 +140,7 @@ RoutingBuffer PackedMicroBatch::recorded_routes() const {
   }
   const std::vector<int64_t>& rows = own_rows();
   for (size_t r = 0; r < rows.size(); ++r) {
-    const size_t s = static_cast<size_t>(std::upper_bound(sequence_offsets_.begin(), sequence_offsets_.end(), rows[r]) -
-                                         sequence_offsets_.begin()) -
-                     1;
+    const size_t s = static_cast<size_t>(sequence_of(sequence_offsets_, rows[r]));
     for (size_t l = 0; l < buffer.layers.size(); ++l)
       trajectories_[s]->routing->get(
           rows[r] - sequence_offsets_[s], static_cast<int64_t>(l),
