@@ -93,12 +93,6 @@ std::vector<int64_t> choose_senders(const std::vector<int64_t>& holders, size_t 
   return out;
 }
 
-void sort_transfers(std::vector<Transfer>* plan) {
-  std::sort(plan->begin(), plan->end(), [](const Transfer& a, const Transfer& b) {
-    return std::tie(a.source, a.destination, a.box.offset) < std::tie(b.source, b.destination, b.box.offset);
-  });
-}
-
 // Sources made of boxes are whatever somebody wrote down.
 void check_disjoint(const Layout& layout, const std::vector<HolderSet>& sets) {
   const std::vector<Piece> pieces = pieces_of(sets);
@@ -114,39 +108,51 @@ void check_disjoint(const Layout& layout, const std::vector<HolderSet>& sets) {
 
 }  // namespace
 
-std::vector<Transfer> plan_copy(const std::vector<HolderSet>& from, const std::vector<HolderSet>& to, int64_t dims,
-                                SendLoad* load) {
-  SendLoad own_load;
-  if (!load) load = &own_load;
+void sort_transfers(std::vector<Transfer>* plan) {
+  std::sort(plan->begin(), plan->end(), [](const Transfer& a, const Transfer& b) {
+    return std::tie(a.source, a.destination, a.box.offset) < std::tie(b.source, b.destination, b.box.offset);
+  });
+}
+
+void for_each_meeting(const std::vector<HolderSet>& from, const std::vector<HolderSet>& to, int64_t dims,
+                      const std::function<void(const Meeting&)>& visit) {
   const Index sources(pieces_of(from), dims);
-  std::vector<Transfer> plan;
-  std::vector<int64_t> missing;  // ranks of a destination set that do not hold the box themselves
   for (const Piece& need : pieces_of(to)) {
     int64_t found = 0;
     sources.candidates(need.local->box, [&](const Piece& have) {
-      const Box box = intersect(have.local->box, need.local->box);
+      Box box = intersect(have.local->box, need.local->box);
       const int64_t elements = box.numel();
       if (elements == 0) return;
       found += elements;
-      const std::vector<int64_t> source_offset = offset_within(*have.local, box),
-                                 destination_offset = offset_within(*need.local, box);
-      const std::vector<int64_t>& holders = have.set->ranks;
-      missing.clear();
-      for (int64_t r : need.set->ranks) {
-        if (std::binary_search(holders.begin(), holders.end(), r))
-          plan.push_back({r, r, box, source_offset, destination_offset});
-        else
-          missing.push_back(r);
-      }
-      if (missing.empty()) return;
-      const std::vector<int64_t> senders = choose_senders(holders, missing.size(), elements, load);
-      for (size_t i = 0; i < missing.size(); ++i)
-        plan.push_back({senders[i], missing[i], box, source_offset, destination_offset});
+      std::vector<int64_t> source = offset_within(*have.local, box), destination = offset_within(*need.local, box);
+      visit({have.set, need.set, std::move(box), std::move(source), std::move(destination)});
     });
     if (found != need.local->box.numel())
       throw ValueError(fmt::format("rank {} needs {} and {} of its {} elements are held by nobody", need.set->ranks[0],
                                    box_text(need.local->box), need.local->box.numel() - found, need.local->box.numel()));
   }
+}
+
+std::vector<Transfer> plan_copy(const std::vector<HolderSet>& from, const std::vector<HolderSet>& to, int64_t dims,
+                                SendLoad* load) {
+  SendLoad own_load;
+  if (!load) load = &own_load;
+  std::vector<Transfer> plan;
+  std::vector<int64_t> missing;  // ranks of a destination set that do not hold the box themselves
+  for_each_meeting(from, to, dims, [&](const Meeting& m) {
+    const std::vector<int64_t>& holders = m.have->ranks;
+    missing.clear();
+    for (int64_t r : m.need->ranks) {
+      if (std::binary_search(holders.begin(), holders.end(), r))
+        plan.push_back({r, r, m.box, m.source_offset, m.destination_offset});
+      else
+        missing.push_back(r);
+    }
+    if (missing.empty()) return;
+    const std::vector<int64_t> senders = choose_senders(holders, missing.size(), m.box.numel(), load);
+    for (size_t i = 0; i < missing.size(); ++i)
+      plan.push_back({senders[i], missing[i], m.box, m.source_offset, m.destination_offset});
+  });
   sort_transfers(&plan);
   return plan;
 }

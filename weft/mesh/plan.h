@@ -4,6 +4,7 @@
 // same process in both. Deterministic: every rank that plans the same layouts in the same order gets the same plan.
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <vector>
 
@@ -34,6 +35,21 @@ std::vector<Transfer> plan_copy(const Layout& from, const Layout& to, SendLoad* 
 // The planner itself, on holder sets whose boxes are disjoint from set to set (destinations need not be). `dims` of the tensor.
 std::vector<Transfer> plan_copy(const std::vector<HolderSet>& from, const std::vector<HolderSet>& to, int64_t dims,
                                 SendLoad* load);
+
+// What a piece of the destination gets from a piece of the source.
+struct Meeting {
+  const HolderSet* have = nullptr;
+  const HolderSet* need = nullptr;
+  Box box;  // not empty
+  std::vector<int64_t> source_offset, destination_offset;
+};
+// Calls visit for each pair of boxes that meet. Source boxes are disjoint from set to set. ValueError for elements that nobody
+// holds.
+void for_each_meeting(const std::vector<HolderSet>& from, const std::vector<HolderSet>& to, int64_t dims,
+                      const std::function<void(const Meeting&)>& visit);
+
+// By source, destination, offset.
+void sort_transfers(std::vector<Transfer>* plan);
 
 // The integrity check of a plan from `from` to `to`: each transfer lies within what its source and its destination own and at the
 // right offsets, each destination gets all of its elements once, none that it has. A failed WEFT_CHECK else.

@@ -1,0 +1,40 @@
+#pragma once
+// Which rank sends what to whom when the trainer's weights become the rollout's (docs/refit.md): the copy planner over many
+// tensors at once, with the senders' bytes balanced. Integers only; every rank that plans the same tensors gets the same plan.
+
+#include <cstdint>
+#include <map>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "weft/mesh/plan.h"
+
+namespace weft {
+
+// A tensor of the trainer that is needed in the rollout. Ranks are those of the job, whatever role they have; boxes are of the
+// trainer's tensor. `to` may say places in a local tensor of another shape: how a part of a fused tensor (qkv, gate and up) is
+// told.
+struct RefitTensor {
+  std::string name;
+  int64_t dims = 0;
+  int64_t element_size = 0;  // of the rollout's dtype [bytes]: what travels
+  std::vector<HolderSet> from, to;
+};
+
+struct RefitPlan {
+  // By tensor, each sorted by source, destination, offset. source == destination: the rank has it; nothing travels.
+  std::vector<std::vector<Transfer>> transfers;
+  std::map<int64_t, int64_t> sent, received;  // bytes between ranks; ranks that move nothing are not there
+  int64_t largest_box = 0;                    // bytes of the largest transfer before any was split
+};
+
+// Every rank of `to` gets each element that it lacks once, from a rank that holds it, and nothing else. Where several ranks hold
+// a box they share the sending (a box may be split between two of them): the loads are made as even as who holds what allows, so
+// that the largest is the least possible, but for less than `largest_box`. ValueError for elements that nobody holds.
+RefitPlan plan_refit(std::span<const RefitTensor> tensors);
+
+// The same layout with every rank r of it called ranks[r]: a role's ranks as those of the job.
+std::vector<HolderSet> holder_sets_of(const Layout& layout, std::span<const int> ranks);
+
+}  // namespace weft
