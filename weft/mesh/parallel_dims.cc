@@ -43,8 +43,13 @@ std::string divisors(int64_t n) {
 
 class Parser {
  public:
-  Parser(const std::string& text, const std::vector<std::string>& own_axes) : text_(text) {
-    known_ = {"replicate", "fsdp", "cp", "tp", "ep"};
+  Parser(const std::string& text, const std::vector<std::string>& own_axes, bool rollout = false)
+      : text_(text), rollout_(rollout) {
+    if (rollout)
+      known_ = {"dp", "tp", "ep"};
+    else
+      known_ = {"replicate", "fsdp", "cp", "tp", "ep"};
+    built_in_ = known_.size();
     known_.insert(known_.end(), own_axes.begin(), own_axes.end());
   }
 
@@ -54,7 +59,7 @@ class Parser {
     if (!strip(text_).empty()) read_entries();
     ParallelDims dims;
     int64_t* factors[] = {&dims.replicate, &dims.fsdp, &dims.cp, &dims.tp};
-    const char* names[] = {"replicate", "fsdp", "cp", "tp"};
+    const char* names[] = {"replicate", rollout_ ? "dp" : "fsdp", "cp", "tp"};
     int64_t product = 1;
     int64_t* open = nullptr;  // the factor that is -1
     for (int i = 0; i < 4; ++i) {
@@ -71,12 +76,11 @@ class Parser {
                          world, divisors(world)));
       *open = world / product;
     } else if (world != 0 && product != world) {
-      fail(fmt::format("replicate={} x fsdp={} x cp={} x tp={} is {}, but there {} {} rank{}: {}", dims.replicate, dims.fsdp,
-                       dims.cp, dims.tp, product, world == 1 ? "is" : "are", world, world == 1 ? "" : "s",
-                       what_would_fit(dims, world)));
+      fail(fmt::format("{} is {}, but there {} {} rank{}: {}", factors_text(dims), product, world == 1 ? "is" : "are", world,
+                       world == 1 ? "" : "s", what_would_fit(dims, world)));
     }
-    dims.ep = view_size("ep", dims);
-    for (size_t i = kBuiltIn; i < known_.size(); ++i) dims.own.emplace_back(known_[i], view_size(known_[i], dims));
+    dims.ep = rollout_ && !has("ep") ? dims.tp : view_size("ep", dims);
+    for (size_t i = built_in_; i < known_.size(); ++i) dims.own.emplace_back(known_[i], view_size(known_[i], dims));
     return dims;
   }
 
@@ -120,7 +124,7 @@ class Parser {
   void check_name(const std::string& name) const {
     if (std::find(known_.begin(), known_.end(), name) != known_.end()) return;
     std::string hint;
-    if (const auto other = kOtherNames.find(name); other != kOtherNames.end()) {
+    if (const auto other = kOtherNames.find(name); other != kOtherNames.end() && !rollout_) {
       hint = fmt::format("; did you mean {}?", other->second);
     } else {
       const auto closest = std::min_element(known_.begin(), known_.end(), [&](const std::string& a, const std::string& b) {
@@ -129,6 +133,16 @@ class Parser {
       if (edit_distance(name, *closest) <= 2) hint = fmt::format("; did you mean {}?", *closest);
     }
     fail(fmt::format("unknown axis '{}'{} (axes: {})", name, hint, fmt::join(known_, ", ")));
+  }
+
+  bool has(const std::string& name) const {
+    return std::any_of(entries_.begin(), entries_.end(), [&](const auto& e) { return e.first == name; });
+  }
+
+  // The factors of the world, as written: "fsdp=2 x cp=1 x tp=2".
+  std::string factors_text(const ParallelDims& d) const {
+    if (rollout_) return fmt::format("dp={} x tp={}", d.fsdp, d.tp);
+    return fmt::format("replicate={} x fsdp={} x cp={} x tp={}", d.replicate, d.fsdp, d.cp, d.tp);
   }
 
   int64_t size_of(const std::string& name) const {
@@ -141,19 +155,19 @@ class Parser {
     const int64_t n = dims.ranks_per_replica(), size = size_of(name);
     if (size == -1) return n;
     if (n % size != 0)
-      fail(fmt::format("{}={} takes its ranks from fsdp={} x cp={} x tp={} = {} and does not divide it; {}", name, size,
-                       dims.fsdp, dims.cp, dims.tp, n,
-                       world_ == 0 && n == 1 ? fmt::format("write fsdp={},{}={}", size, name, size)
+      fail(fmt::format("{}={} takes its ranks from {} = {} and does not divide it; {}", name, size,
+                       rollout_ ? factors_text(dims) : fmt::format("fsdp={} x cp={} x tp={}", dims.fsdp, dims.cp, dims.tp), n,
+                       world_ == 0 && n == 1 ? fmt::format("write {}={},{}={}", data_axis(), size, name, size)
                                              : fmt::format("{} can be {}", name, divisors(n))));
     return size;
   }
 
   // The change of one axis that makes the product the world.
-  static std::string what_would_fit(const ParallelDims& dims, int64_t world) {
+  std::string what_would_fit(const ParallelDims& dims, int64_t world) const {
     std::vector<std::string> fits;
     if (const int64_t others = dims.replicate * dims.cp * dims.tp; world % others == 0)
-      fits.push_back(fmt::format("fsdp={}", world / others));
-    if (const int64_t others = dims.ranks_per_replica(); world % others == 0)
+      fits.push_back(fmt::format("{}={}", data_axis(), world / others));
+    if (const int64_t others = dims.ranks_per_replica(); !rollout_ && world % others == 0)
       fits.push_back(fmt::format("replicate={}", world / others));
     if (const int64_t others = dims.replicate * dims.fsdp * dims.cp; world % others == 0 && 8 % (world / others) == 0)
       fits.push_back(fmt::format("tp={}", world / others));
@@ -161,10 +175,13 @@ class Parser {
     return fmt::format("{} would fit", fmt::join(fits, " or "));
   }
 
+  const char* data_axis() const { return rollout_ ? "dp" : "fsdp"; }
+
   const std::string& text_;
+  bool rollout_;
   int64_t world_ = 0;
-  static constexpr size_t kBuiltIn = 5;
   std::vector<std::string> known_;  // the built-in axes, then own ones
+  size_t built_in_ = 0;
   std::vector<std::pair<std::string, int64_t>> entries_;
 };
 
@@ -197,6 +214,19 @@ std::string ParallelDims::to_string() const {
   for (const auto& [name, size] : sizes)
     if (size != 1) out += fmt::format("{}{}={}", out.empty() ? "" : ",", name, size);
   return out.empty() ? "fsdp=1" : out;
+}
+
+ParallelDims parse_rollout_dims(const std::string& text, int64_t world, const std::vector<std::string>& own_axes) {
+  return Parser(text, own_axes, true).parse(world);
+}
+
+std::string rollout_text(const ParallelDims& dims) {
+  std::string out = fmt::format("dp={}", dims.fsdp);
+  if (dims.tp != 1) out += fmt::format(",tp={}", dims.tp);
+  if (dims.ep != dims.tp) out += fmt::format(",ep={}", dims.ep);
+  for (const auto& [name, size] : dims.own)
+    if (size != 1) out += fmt::format(",{}={}", name, size);
+  return out;
 }
 
 }  // namespace weft

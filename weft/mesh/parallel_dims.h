@@ -42,4 +42,10 @@ struct ParallelDims {
 // divide.
 ParallelDims parse_parallel_dims(const std::string& text, int64_t world = 0, const std::vector<std::string>& own_axes = {});
 
+// A rollout's mesh, "dp=4,tp=2,ep=8": dp copies of the weights, each over tp ranks; ep is no factor but takes its ranks from dp *
+// tp, and is tp where the text is silent. In the result dp is `fsdp`. UsageError as above.
+ParallelDims parse_rollout_dims(const std::string& text, int64_t world = 0, const std::vector<std::string>& own_axes = {});
+// What it reads back.
+std::string rollout_text(const ParallelDims& dims);
+
 }  // namespace weft

@@ -158,5 +158,30 @@ TEST(ParallelDims, RandomTextIsReadOrRefused) {
   EXPECT_GT(read, 100);
 }
 
+TEST(RolloutDims, EpTakesItsRanksFromAll) {
+  const ParallelDims dims = parse_rollout_dims("dp=3,tp=2,ep=6");
+  EXPECT_EQ(dims.world(), 6);
+  EXPECT_EQ(dims.fsdp, 3);
+  EXPECT_EQ(dims.ep, 6);
+  EXPECT_EQ(rollout_text(dims), "dp=3,tp=2,ep=6");
+  EXPECT_EQ(parse_rollout_dims("dp=2,tp=4").ep, 4);
+  EXPECT_EQ(parse_rollout_dims("dp=2,tp=4,ep=1").ep, 1);
+  EXPECT_EQ(parse_rollout_dims("dp=2,ep=-1,tp=4").ep, 8);
+  EXPECT_EQ(parse_rollout_dims("", 1), ParallelDims{});
+  EXPECT_EQ(parse_rollout_dims("dp=-1,tp=2", 8).fsdp, 4);
+  for (const char* text : {"dp=1", "dp=4,tp=2", "dp=4,tp=2,ep=1", "dp=2,ep=2"})
+    EXPECT_EQ(rollout_text(parse_rollout_dims(text)), text);
+}
+
+TEST(RolloutDims, ErrorsSayWhatWouldWork) {
+  const auto fails = [](const char* text, int64_t world, const char* part) {
+    EXPECT_THAT([&] { parse_rollout_dims(text, world); }, ThrowsMessage<UsageError>(HasSubstr(part))) << text;
+  };
+  fails("fsdp=2", 0, "unknown axis 'fsdp'");
+  fails("dp=2,tp=2,ep=3", 0, "ep=3 takes its ranks from dp=2 x tp=2 = 4 and does not divide it; ep can be 1, 2, 4");
+  fails("ep=4", 0, "write dp=4,ep=4");
+  fails("dp=3,tp=2", 8, "dp=3 x tp=2 is 6, but there are 8 ranks: dp=4 would fit");
+}
+
 }  // namespace
 }  // namespace weft

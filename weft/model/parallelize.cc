@@ -139,6 +139,16 @@ ShardingPlan plan_of(const ModelConfig& config, const ParallelDims& dims, bool s
   return plan;
 }
 
+Layout rollout_layout(const ModelConfig& config, const ParallelDims& dims, const nn::Parameter& p) {
+  return place_parameter(sharding_table(config), dims, p.name(), p.shape()).computed;
+}
+
+void place_for_rollout(CausalLM& model, std::shared_ptr<const RankMesh> mesh) {
+  check_mesh(model.config(), mesh->dims);
+  for (nn::Parameter* p : model.parameters()) p->cut(rollout_layout(model.config(), mesh->dims, *p).local_shape(mesh->rank()));
+  model.set_mesh(std::move(mesh));
+}
+
 void parallelize(CausalLM& model, std::shared_ptr<const RankMesh> mesh, const std::vector<std::string>& entries) {
   FullyShardOptions options;
   check_mesh(model.config(), mesh->dims);

@@ -1,5 +1,9 @@
 #pragma once
-// The rollout engine of one rank: continuous batching over a paged cache, on the trainer's own module code and kernels.
+// The rollout engine: continuous batching over a paged cache, on the trainer's own module code and kernels.
+//
+// On a mesh (dp, tp, ep) every rank has an engine. The tp ranks of one dp rank are given the same calls, and decide the same; dp
+// ranks have requests of their own. Ranks that share experts step together: step() is collective over them, and one without
+// requests makes empty steps until all are done.
 //
 // A request's tokens and log-probs depend on (weights, prompt, params, seed) only: not on companions, order of arrival, chunk
 // sizes or threads. Random numbers are keyed by (seed, sample index, absolute position). Not for use from two threads at once.
@@ -59,9 +63,11 @@ class Engine {
   void add(GenerationRequest request);
   // Drops a request in any state; unknown ids are ignored. Its finished samples stay.
   void abort(RequestId id);
-  // One forward (or a first draw). False when nothing is left to do. When it throws (ValueError: the model's logits are not
-  // finite), all requests have been dropped.
+  // One forward (or a first draw). False when nothing is left to do, here and on the ranks that step together. When it throws
+  // (ValueError: the model's logits are not finite), all requests have been dropped.
   bool step();
+  // Whether any of the ranks that step together says so. Collective over them.
+  bool any(bool mine) const;
   // Samples that ended since the last call, in the order in which they ended.
   std::vector<GeneratedSample> take_finished();
 
@@ -80,7 +86,7 @@ class Engine {
   struct Live;  // a request with its running samples
   struct Sample;
   struct Draw;  // one token to draw
-  void run(const StepPlan& plan);
+  void run(const StepPlan& plan, bool forward_elsewhere);
   void forward(const StepPlan& plan);
   void draw(std::vector<Draw>& draws);
   kernels::Sampled sample(const Draw& d) const;
@@ -89,6 +95,7 @@ class Engine {
   void finish(Live& live, int64_t index, const std::string& reason);
 
   CausalLM& model_;
+  const Communicator* together_;  // the ranks whose steps go together; null: this one alone
   EngineConfig config_;
   const Tokenizer* tokenizer_;
   KvCache cache_;
