@@ -109,8 +109,8 @@ RefitPlan plan_refit(std::span<const RefitTensor> tensors) {
   for (size_t i = 0; i < tensors.size(); ++i) {
     const RefitTensor& t = tensors[i];
     try {
-      for_each_meeting(t.from, t.to, t.dims, [&](const Meeting& m) {
-        Demand demand{i, {0, 0, m.box, m.source_offset, m.destination_offset}, {}, m.box.numel() * t.element_size};
+      for_each_meeting(t.from, t.to, static_cast<int64_t>(t.shape.size()), [&](const Meeting& m) {
+        Demand demand{i, {0, 0, m.box, m.source_offset, m.destination_offset}, {}, m.box.numel() * dtype_bytes(t.dtype)};
         for (int64_t r : m.need->ranks) {
           if (std::binary_search(m.have->ranks.begin(), m.have->ranks.end(), r))
             plan.transfers[i].push_back({r, r, m.box, m.source_offset, m.destination_offset});

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "weft/base/dtype.h"
 #include "weft/mesh/plan.h"
 
 namespace weft {
@@ -17,8 +18,8 @@ namespace weft {
 // told.
 struct RefitTensor {
   std::string name;
-  int64_t dims = 0;
-  int64_t element_size = 0;  // of the rollout's dtype [bytes]: what travels
+  std::vector<int64_t> shape;
+  DType dtype = DType::kF32;  // of the rollout: what travels
   std::vector<HolderSet> from, to;
 };
 

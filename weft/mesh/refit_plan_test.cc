@@ -60,8 +60,9 @@ TEST(RefitPlan, RandomTensorsArriveOnceAndSendersAreEven) {
       const std::vector<int64_t> shape = test::random_shape(dice);
       from.push_back(test::random_layout(dice, shape));
       to.push_back(test::random_layout(dice, shape));
-      const int64_t size = dice.below(2) ? 2 : 4;
-      tensors.push_back({"t", static_cast<int64_t>(shape.size()), size, holder_sets_of(from.back(), same_ranks()),
+      const DType dtype = dice.below(2) ? DType::kBF16 : DType::kF32;
+      const int64_t size = dtype_bytes(dtype);
+      tensors.push_back({"t", shape, dtype, holder_sets_of(from.back(), same_ranks()),
                          holder_sets_of(to.back(), same_ranks())});
       add_demand(test::owner_map(from.back()), test::owner_map(to.back()), size, &demand);
       for (int64_t r : to.back().mesh().ranks())
@@ -76,7 +77,7 @@ TEST(RefitPlan, RandomTensorsArriveOnceAndSendersAreEven) {
     ASSERT_EQ(plan.received, needed) << i;
     std::map<int64_t, int64_t> sent;
     for (size_t t = 0; t < tensors.size(); ++t)
-      for (const auto& [rank, bytes] : bytes_sent(plan.transfers[t], tensors[t].element_size)) sent[rank] += bytes;
+      for (const auto& [rank, bytes] : bytes_sent(plan.transfers[t], dtype_bytes(tensors[t].dtype))) sent[rank] += bytes;
     ASSERT_EQ(plan.sent, sent) << i;
     int64_t most = 0;
     for (const auto& [rank, bytes] : sent) most = std::max(most, bytes);
@@ -103,7 +104,7 @@ TEST(RefitPlan, SendersWithMoreToDoElsewhereSendLess) {
                there = Layout::replicated({100}, away);
   const std::vector<int> ranks = same_ranks();
   const auto tensor = [&](const char* name, const Layout& from) {
-    return RefitTensor{name, 1, 4, holder_sets_of(from, ranks), holder_sets_of(there, ranks)};
+    return RefitTensor{name, {100}, DType::kF32, holder_sets_of(from, ranks), holder_sets_of(there, ranks)};
   };
   EXPECT_EQ(plan_refit(std::vector{tensor("a", copies), tensor("b", halves)}).sent,
             (std::map<int64_t, int64_t>{{0, 200}, {1, 200}, {2, 200}, {3, 200}}));
@@ -120,7 +121,7 @@ TEST(RefitPlan, PartsOfFusedTensors) {
   for (int part = 0; part < 3; ++part) {
     const Layout from = Layout::replicated({rows[part], 6}, trainer).with_cut({"fsdp", 0}),
                  to = Layout::replicated({rows[part], 6}, tp).with_cut({"tp", 0});
-    RefitTensor t{std::string(1, "qkv"[part]), 2, 2, holder_sets_of(from, same_ranks()), holder_sets_of(to, same_ranks())};
+    RefitTensor t{std::string(1, "qkv"[part]), {rows[part], 6}, DType::kBF16, holder_sets_of(from, same_ranks()), holder_sets_of(to, same_ranks())};
     for (HolderSet& set : t.to)
       for (LocalBox& box : set.boxes) box.local_offset[0] += at;
     at += rows[part] / 2;
@@ -146,7 +147,7 @@ TEST(RefitPlan, PartsOfFusedTensors) {
 
 TEST(RefitPlan, ElementsThatNobodyHolds) {
   const Layout half = Layout::from_boxes({4}, {{0, {{{0}, {2}}}}}), whole = Layout::replicated({4}, DeviceMesh({"r"}, {1}, {1}));
-  const std::vector<RefitTensor> tensors{{"w", 1, 4, half.holder_sets(), whole.holder_sets()}};
+  const std::vector<RefitTensor> tensors{{"w", {4}, DType::kF32, half.holder_sets(), whole.holder_sets()}};
   EXPECT_THAT([&] { plan_refit(tensors); }, ThrowsMessage<ValueError>(HasSubstr("w: rank 1 needs [0:4] and 2 of its 4")));
 }
 
