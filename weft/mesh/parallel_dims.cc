@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <charconv>
 #include <map>
+#include <set>
 #include <string_view>
 
 #include "weft/base/config.h"
@@ -227,6 +228,37 @@ std::string rollout_text(const ParallelDims& dims) {
   for (const auto& [name, size] : dims.own)
     if (size != 1) out += fmt::format(",{}={}", name, size);
   return out;
+}
+
+std::vector<int> parse_ranks(const std::string& text, const std::string& key) {
+  const auto fail = [&](const std::string& what) {
+    return UsageError(fmt::format("{} = \"{}\": {} (example: \"0-3\" or \"0,2,5-7\")", key, text, what));
+  };
+  std::set<int> ranks;
+  const char *at = text.data(), *end = text.data() + text.size();
+  const auto number = [&] {
+    while (at < end && *at == ' ') ++at;
+    int value = 0;
+    const auto [next, error] = std::from_chars(at, end, value);
+    if (error != std::errc() || value < 0 || value >= kMaxWorld) throw fail("a rank is a number from 0 on");
+    at = next;
+    while (at < end && *at == ' ') ++at;
+    return value;
+  };
+  for (;;) {
+    const int first = number();
+    int last = first;
+    if (at < end && *at == '-') {
+      ++at;
+      last = number();
+      if (last < first) throw fail(fmt::format("{}-{} goes backwards", first, last));
+    }
+    for (int r = first; r <= last; ++r)
+      if (!ranks.insert(r).second) throw fail(fmt::format("rank {} is there twice", r));
+    if (at == end) break;
+    if (*at++ != ',') throw fail("ranks are separated by commas");
+  }
+  return {ranks.begin(), ranks.end()};
 }
 
 }  // namespace weft

@@ -48,4 +48,7 @@ ParallelDims parse_rollout_dims(const std::string& text, int64_t world = 0, cons
 // What it reads back.
 std::string rollout_text(const ParallelDims& dims);
 
+// "0-3" or "0,2,5-7" as ascending ranks. UsageError that begins with `key`.
+std::vector<int> parse_ranks(const std::string& text, const std::string& key);
+
 }  // namespace weft

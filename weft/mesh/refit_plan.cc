@@ -138,6 +138,23 @@ RefitPlan plan_refit(std::span<const RefitTensor> tensors) {
   return plan;
 }
 
+int64_t missing_bytes(const RefitTensor& tensor, int64_t rank) {
+  const auto boxes_of = [rank](const std::vector<HolderSet>& sets) {
+    std::vector<Box> out;
+    for (const HolderSet& set : sets)
+      if (std::binary_search(set.ranks.begin(), set.ranks.end(), rank))
+        for (const LocalBox& b : set.boxes) out.push_back(b.box);
+    return out;
+  };
+  const std::vector<Box> held = boxes_of(tensor.from);
+  int64_t elements = 0;
+  for (const Box& need : boxes_of(tensor.to)) {
+    elements += need.numel();
+    for (const Box& have : held) elements -= intersect(have, need).numel();
+  }
+  return elements * dtype_bytes(tensor.dtype);
+}
+
 std::vector<HolderSet> holder_sets_of(const Layout& layout, std::span<const int> ranks) {
   std::vector<HolderSet> sets = layout.holder_sets();
   for (HolderSet& set : sets) {

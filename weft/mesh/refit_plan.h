@@ -35,6 +35,9 @@ struct RefitPlan {
 // that the largest is the least possible, but for less than `largest_box`. ValueError for elements that nobody holds.
 RefitPlan plan_refit(std::span<const RefitTensor> tensors);
 
+// What a rank needs of a tensor and does not hold: the least that it can receive [bytes].
+int64_t missing_bytes(const RefitTensor& tensor, int64_t rank);
+
 // The same layout with every rank r of it called ranks[r]: a role's ranks as those of the job.
 std::vector<HolderSet> holder_sets_of(const Layout& layout, std::span<const int> ranks);
 

@@ -25,7 +25,10 @@ ShardingPlan sharding_table(const ModelConfig& c, bool sequence_parallel) {
     add(sequence_parallel ? replicated_partial(pattern, "tp") : replicated(pattern, "tp"));
   };
   add_on_slices("*layernorm.weight");
-  if (!c.tied) add(cut("lm_head.weight", "tp", 0, Shares::kVocabulary));
+  if (c.score_head)
+    add(replicated("score.weight", "tp"));
+  else if (!c.tied)
+    add(cut("lm_head.weight", "tp", 0, Shares::kVocabulary));
   if (c.o_bias) add_on_slices("*.o_proj.bias");
   if (c.qk_norm) {  // each rank norms its own heads
     add(replicated_partial("*.q_norm.weight", "tp"));

@@ -45,6 +45,7 @@ class Refit {
 
   const RefitPlan& plan() const { return plan_; }
   const std::vector<RefitTensor>& tensors() const { return tensors_; }
+  int64_t num_buckets() const { return std::ssize(buckets_); }
 
   // Collective. One source and one destination a tensor. A destination of the same memory as the source is left as it is; else
   // they do not overlap. fp32 becomes bf16 on the sender where the destination is bf16. ValueError, before anything is sent, for

@@ -122,7 +122,12 @@ Engine::Engine(CausalLM& model, EngineConfig config, const Tokenizer* tokenizer)
 
 Engine::~Engine() = default;
 
+void Engine::check_allowed() const {
+  if (!forbidden_.empty()) throw ValueError(forbidden_);
+}
+
 void Engine::add(GenerationRequest request) {
+  check_allowed();
   const int64_t vocab = model_.config().vocab_size, prompt = static_cast<int64_t>(request.prompt_ids.size());
   request.params.validate(vocab);
   if (!request.params.stop.empty() && !tokenizer_) throw ValueError("stop strings need a tokenizer: use stop_token_ids");
@@ -163,6 +168,7 @@ bool Engine::any(bool mine) const {
 }
 
 bool Engine::step() {
+  check_allowed();
   at::NoGradGuard guard;
   const bool idle = scheduler_.idle();
   if (idle && !together_) return false;

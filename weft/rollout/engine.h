@@ -80,12 +80,16 @@ class Engine {
   int64_t kv_cache_bytes() const { return cache_.bytes(); }
   const EngineConfig& config() const { return config_; }
   void set_weight_version(int64_t version) { config_.weight_version = version; }
+  // Until allow(), add() and step() are a ValueError that says why: there are no weights, or no memory, to generate with.
+  void forbid(std::string why) { forbidden_ = std::move(why); }
+  void allow() { forbidden_.clear(); }
   void check_integrity() const { scheduler_.check_integrity(); }
 
  private:
   struct Live;  // a request with its running samples
   struct Sample;
   struct Draw;  // one token to draw
+  void check_allowed() const;
   void run(const StepPlan& plan, bool forward_elsewhere);
   void forward(const StepPlan& plan);
   void draw(std::vector<Draw>& draws);
@@ -102,6 +106,7 @@ class Engine {
   Scheduler scheduler_;
   std::unordered_map<RequestId, std::unique_ptr<Live>> live_;
   std::vector<GeneratedSample> finished_;
+  std::string forbidden_;  // empty: may generate
   int64_t tokens_generated_ = 0, rows_computed_ = 0;
 };
 
