@@ -55,14 +55,24 @@ ModelConfig configure_model(const HfConfig& hf, const std::vector<Family>& extra
     for (const Family& f : all) known += (known.empty() ? "" : ", ") + f.model_type;
     throw FileError(hf.path, "model_type", fmt::format("'{}' is not supported; supported: {}", hf.model_type, known));
   }
-  for (const std::string& a : hf.architectures)
-    require(a == it->architecture, hf, "architectures", fmt::format("'{}' is not the causal language model '{}'", a, it->architecture));
+  constexpr std::string_view kCausal = "ForCausalLM";
+  std::string classifier;  // the same trunk with one score for a head
+  if (it->architecture.ends_with(kCausal))
+    classifier = it->architecture.substr(0, it->architecture.size() - kCausal.size()) + "ForSequenceClassification";
+  bool scores = false;
+  for (const std::string& a : hf.architectures) {
+    scores |= a == classifier;
+    require(a == it->architecture || scores, hf, "architectures",
+            fmt::format("'{}' is not the causal language model '{}'", a, it->architecture));
+  }
   if (!hf.unread_keys().empty()) {
     std::string keys;
     for (const std::string& k : hf.unread_keys()) keys += (keys.empty() ? "" : ", ") + k;
     throw FileError(hf.path, "", fmt::format("keys that may change the model and are not supported: {}", keys));
   }
-  return it->configure(hf);
+  ModelConfig config = it->configure(hf);
+  config.score_head = scores;
+  return config;
 }
 
 }  // namespace weft

@@ -27,7 +27,7 @@ Evaluation evaluate(const RolloutShare& rollout, const Job& job, const PromptSou
       auto& s = sums[prefix + reward + suffix];
       s.first += value, s.second += 1;
     }
-    if (rewards.size() > 1) {
+    if (rewards.size() + (more_rewards ? 1 : 0) > 1) {
       auto& s = sums[prefix + "reward" + suffix];
       s.first += t.reward, s.second += 1;
     }

@@ -61,6 +61,9 @@ ModelFiles read_model_files(const std::string& path_or_hub_id, const std::vector
   f.hf = HfConfig::load(f.dir);
   f.generation = GenerationConfig::load(f.dir);
   f.config = configure_model(f.hf, extra_families);
+  if (f.config.score_head && head == ModelHead::kVocabulary)
+    throw FileError(f.dir + "/config.json", "architectures",
+                    "is a sequence classifier, without a vocabulary's head: it can be critic.path or reward_model.path");
   f.config.score_head = head != ModelHead::kVocabulary;
   return f;
 }
@@ -126,7 +129,8 @@ void save_model_files(const LoadedModel& m, const std::string& dir) {
     for (auto& name : json["architectures"])
       if (std::string text = name; text.ends_with("ForCausalLM"))
         name = text.substr(0, text.size() - std::string_view("ForCausalLM").size()) + "ForSequenceClassification";
-    json["num_labels"] = 1;
+    json["id2label"] = {{"0", "LABEL_0"}};  // one label
+    json["label2id"] = {{"LABEL_0", 0}};
     config = json.dump(2);
   }
   write_file_atomically((fs::path(dir) / "config.json").string(), config);

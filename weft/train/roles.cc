@@ -126,7 +126,7 @@ Roles make_roles(const RolePlaces& places, const Communicator& world, TokenShari
   out.places = places;
   out.world = world;
   const auto mesh = [&](const RolePlace& p, const char* name, TokenSharing how) -> std::shared_ptr<const RankMesh> {
-    if (p.ranks.empty() || !std::binary_search(p.ranks.begin(), p.ranks.end(), world.rank())) return nullptr;
+    if (!std::binary_search(p.ranks.begin(), p.ranks.end(), world.rank())) return nullptr;
     return make_rank_mesh(p.dims, std::ssize(p.ranks) == world.size() ? world : world.sub(p.ranks, name), how);
   };
   out.actor = mesh(places.actor, "actor", sharing);

@@ -16,7 +16,7 @@ namespace weft {
 // Where a role runs: rank i of its mesh is rank ranks[i] of the job. A rollout's dp is dims.fsdp.
 struct RolePlace {
   ParallelDims dims;
-  std::vector<int> ranks;  // ascending
+  std::vector<int> ranks{0};  // ascending
   bool operator==(const RolePlace&) const = default;
 };
 

@@ -31,6 +31,12 @@ constexpr std::string_view kMetricPrefix = "metric/";
 constexpr const char* kBatches = "batches";
 // A reward's name, of the reward model.
 constexpr const char* kModelReward = "reward_model";
+
+double mean_reward(const std::vector<ScoredSample>& samples, const char* name) {
+  double sum = 0;
+  for (const ScoredSample& s : samples) sum += s.trajectory.rewards.at(name);
+  return sum / std::max<double>(1, static_cast<double>(samples.size()));
+}
 constexpr std::string_view kBaselinePrefix = "baseline/";
 
 }  // namespace
@@ -64,7 +70,7 @@ Trainer::Trainer(Recipe recipe, const Registry& registry, Roles roles)
     : recipe_(std::move(recipe)),
       registry_(registry),
       roles_(std::move(roles)),
-      job_(roles_.world, roles_.places.actor.ranks.empty() ? 0 : roles_.places.actor.ranks[0]),
+      job_(roles_.world, roles_.places.actor.ranks[0]),
       ranks_(roles_.actor),
       reference_ranks_(roles_.reference),
       dtype_(recipe_.actor.param_dtype == "auto" ? std::nullopt : parse_dtype(recipe_.actor.param_dtype)),
@@ -300,6 +306,7 @@ void Trainer::step() {
       timer.mark("gen", row);
     }
     add_sample_metrics(data.samples, *rewards_, recipe_, row);
+    if (!recipe_.reward_model.path.empty()) row.set("reward/reward_model/mean", mean_reward(data.samples, kModelReward));
     if (!resumed) job_.phase(actor_ != nullptr, [&] { check_step_parity(data); });
     for (const auto& [name, value] : data.carried.entries()) row.set(name, value);
     timer.mark("parity", row);
@@ -402,7 +409,8 @@ MetricsRow Trainer::validate() {
              rollout_->share(), job_, *val_, *rewards_, *tokenizer_, validation_params(recipe_),
              hash_combine(static_cast<uint64_t>(recipe_.rollout.seed), uint64_t{0x76616c}),
              [this](int64_t done, int64_t total) { note(fmt::format("validation: {}/{}", done, total)); },
-             [this](std::vector<ScoredSample>& samples) { add_model_rewards(samples); })
+             recipe_.reward_model.path.empty() ? std::function<void(std::vector<ScoredSample>&)>()
+                                               : [this](std::vector<ScoredSample>& samples) { add_model_rewards(samples); })
       .metrics;
 }
 

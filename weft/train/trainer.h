@@ -74,7 +74,7 @@ class Trainer {
   std::string checkpoints() const { return recipe_.run_dir() + "/checkpoints"; }
   ActorOptions actor_options(bool replay) const;
   DType dtype() const;  // of the actor's forward
-  int main_rank() const { return roles_.world ? roles_.places.actor.ranks[0] : 0; }
+  int main_rank() const { return roles_.places.actor.ranks[0]; }
   int64_t tokens_generated() const;
   // Collective over the job.
   void add_refit_metrics(MetricsRow& row) const;
