@@ -89,6 +89,7 @@ struct Engine::Sample {
   std::vector<float> log_probs, raw_log_probs;
   std::vector<KeptSet> kept;
   std::vector<int32_t> routes;  // [response rows fed][L][k]
+  std::vector<WeightSpan> versions;
   bool any_removed = false;
   std::optional<StreamDecoder> decoder;
   std::string text;
@@ -161,6 +162,11 @@ void Engine::abort(RequestId id) {
   live_.erase(id);
 }
 
+void Engine::weights_changed(int64_t version) {
+  config_.weight_version = version;
+  scheduler_.recompute_all();
+}
+
 bool Engine::any(bool mine) const {
   int64_t flag = mine;
   if (together_) together_->all_reduce(&flag, &flag, 1, DType::kI64, ReduceOp::kMax, "engine").wait();
@@ -175,7 +181,7 @@ bool Engine::step() {
   const StepPlan plan = idle ? StepPlan() : scheduler_.next();
   WEFT_CHECK(idle || !plan.empty(), "the scheduler has {} requests and nothing to run", live_.size());
   // 0: nothing to do, 1: draws only, 2: a forward.
-  int64_t most = idle ? 0 : plan.decode.empty() && plan.prefill.empty() ? 1 : 2;
+  int64_t most = idle ? 0 : plan.has_forward() ? 2 : 1;
   const bool forward_here = most == 2;
   if (together_) together_->all_reduce(&most, &most, 1, DType::kI64, ReduceOp::kMax, "engine").wait();
   if (most == 0) return false;
@@ -202,7 +208,7 @@ void Engine::run(const StepPlan& plan, bool forward_elsewhere) {
     ++live.started;
   }
   draw(draws);
-  if (forward_elsewhere || !plan.decode.empty() || !plan.prefill.empty()) forward(plan);
+  if (forward_elsewhere || plan.has_forward()) forward(plan);
 }
 
 void Engine::forward(const StepPlan& plan) {
@@ -220,6 +226,8 @@ void Engine::forward(const StepPlan& plan) {
     push(live_.at(d.request)->samples.at(d.sample)->tokens, d.position, d.position + 1, *d.blocks);
     logit_rows.push_back(rows - 1);
   }
+  for (const RecomputeChunk& r : plan.recompute)
+    push(live_.at(r.request)->samples.at(r.sample)->tokens, r.begin, r.end, *r.blocks);
   for (const PrefillChunk& p : plan.prefill) {
     push(live_.at(p.request)->request.prompt_ids, p.begin, p.end, *p.blocks);
     if (p.last) logit_rows.push_back(rows - 1);
@@ -237,16 +245,21 @@ void Engine::forward(const StepPlan& plan) {
   if (config_.record_routing) {
     const int64_t width = static_cast<int64_t>(routes.layers.size()) * routes.top_k;
     int64_t row = 0;
-    for (const DecodeRow& d : plan.decode) {
-      auto& out = live_.at(d.request)->samples.at(d.sample)->routes;
-      out.insert(out.end(), routes.at(row, 0), routes.at(row, 0) + width);
-      ++row;
-    }
-    for (const PrefillChunk& p : plan.prefill) {
-      auto& out = live_.at(p.request)->prompt_routes;
-      out.insert(out.end(), routes.at(row, 0), routes.at(row, 0) + (p.end - p.begin) * width);
-      row += p.end - p.begin;
-    }
+    // Of position `at` of a request's prompt, or of a sample; again where it is recomputed.
+    const auto keep = [&](Live& live, Sample* sample, int64_t at) {
+      const int64_t prompt = std::ssize(live.request.prompt_ids);
+      std::vector<int32_t>& out = at < prompt ? live.prompt_routes : sample->routes;
+      const size_t begin = static_cast<size_t>((at < prompt ? at : at - prompt) * width);
+      if (out.size() < begin + static_cast<size_t>(width)) out.resize(begin + static_cast<size_t>(width));
+      std::copy_n(routes.at(row++, 0), width, out.begin() + static_cast<std::ptrdiff_t>(begin));
+    };
+    for (const DecodeRow& d : plan.decode)
+      keep(*live_.at(d.request), live_.at(d.request)->samples.at(d.sample).get(), d.position);
+    for (const RecomputeChunk& r : plan.recompute)
+      for (int64_t at = r.begin; at < r.end; ++at)
+        keep(*live_.at(r.request), live_.at(r.request)->samples.at(r.sample).get(), at);
+    for (const PrefillChunk& p : plan.prefill)
+      for (int64_t at = p.begin; at < p.end; ++at) keep(*live_.at(p.request), nullptr, at);
   }
   if (logit_rows.empty()) return;
   at::Tensor index =
@@ -309,6 +322,11 @@ void Engine::accept(Draw& d) {
   kernels::Sampled& s = d.drawn;
   sample.tokens.push_back(s.token);
   sample.log_probs.push_back(s.log_prob);
+  const int64_t drawn = std::ssize(sample.log_probs);
+  if (!sample.versions.empty() && sample.versions.back().version == config_.weight_version)
+    sample.versions.back().end = drawn;
+  else
+    sample.versions.push_back({config_.weight_version, drawn - 1, drawn});
   if (params.raw_logprobs) sample.raw_log_probs.push_back(s.raw_log_prob);
   sample.kept.push_back(s.kept.all ? KeptSet() : KeptSet::from_ids(std::move(s.kept.ids), model_.config().vocab_size));
   sample.any_removed = sample.any_removed || !s.kept.all;
@@ -362,7 +380,7 @@ void Engine::finish(Live& live, int64_t index, const std::string& reason) {
   t.response_ids.assign(s.tokens.begin() + prompt, s.tokens.end());
   t.rollout_log_probs = std::move(s.log_probs);
   t.response_mask.assign(t.response_ids.size(), 1);
-  t.weight_versions = {{config_.weight_version, 0, total - prompt}};
+  t.weight_versions = std::move(s.versions);
   if (s.any_removed) t.kept = std::move(s.kept);
   t.finish_reason = reason;
   if (config_.record_routing) {

@@ -79,7 +79,9 @@ class Engine {
   int64_t rows_computed() const { return rows_computed_; }
   int64_t kv_cache_bytes() const { return cache_.bytes(); }
   const EngineConfig& config() const { return config_; }
-  void set_weight_version(int64_t version) { config_.weight_version = version; }
+  // The model's weights are others now. Running requests go on: their keys are recomputed with the new weights, recorded routes of
+  // what they have fed are those of the new keys, and each token's span keeps the version that drew it. Collective as step().
+  void weights_changed(int64_t version);
   // Until allow(), add() and step() are a ValueError that says why: there are no weights, or no memory, to generate with.
   void forbid(std::string why) { forbidden_ = std::move(why); }
   void allow() { forbidden_.clear(); }

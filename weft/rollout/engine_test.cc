@@ -138,7 +138,7 @@ TEST_F(EngineTest, BiasDecides) {
 
 TEST_F(EngineTest, TrajectoriesCarryWhereTheyComeFrom) {
   Engine engine(*model, {.weight_version = 3}, nullptr);
-  engine.set_weight_version(8);
+  engine.weights_changed(8);
   GenerationRequest r = request(6, 10, 4, 2);
   r.dataset_row = 77;
   engine.add(r);

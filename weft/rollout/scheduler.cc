@@ -88,8 +88,40 @@ void Scheduler::start_samples(RequestId id, Request& r, StepPlan& plan) {
     if (shared < static_cast<int64_t>(r.prompt_blocks.size())) plan.copies.push_back({r.prompt_blocks.back(), own.front()});
     s.blocks.insert(s.blocks.end(), own.begin(), own.end());
     s.generated = 1;
+    s.valid = r.prompt_tokens;
     r.running.emplace(r.started, std::move(s));
     plan.starts.push_back({id, r.started});
+  }
+}
+
+void Scheduler::recompute_all() {
+  for (RequestId id : order_) {
+    Request& r = requests_.at(id);
+    if (r.started < r.n) r.prefilled = 0;
+    for (auto& [index, s] : r.running) s.valid = 0;
+  }
+}
+
+// The prompt's full blocks belong to all samples of a request: the first running one makes them, or the prompt does where samples
+// have yet to start from it.
+void Scheduler::recompute_samples(RequestId id, Request& r, int64_t& budget, StepPlan& plan) {
+  const int64_t shared = adopts_prompt(r) ? 0 : r.prompt_tokens / limits_.block_size * limits_.block_size;
+  const bool by_prompt = r.started < r.n;
+  bool made = by_prompt ? r.prefilled == r.prompt_tokens : shared == 0;  // in steps before this one
+  for (auto& [index, s] : r.running) {
+    if (s.valid == fed(r, s)) {
+      made = true;
+      continue;
+    }
+    const bool first = !by_prompt && &s == &r.running.begin()->second;
+    if (!made && !first) return;
+    if (made) s.valid = std::max(s.valid, shared);
+    if (first && s.valid >= shared) made = true;
+    if (budget == 0) return;
+    const int64_t take = std::min(budget, fed(r, s) - s.valid);
+    if (take > 0) plan.recompute.push_back({id, index, s.valid, s.valid + take, &s.blocks});
+    s.valid += take;
+    budget -= take;
   }
 }
 
@@ -104,10 +136,17 @@ StepPlan Scheduler::next() {
     if (!r.admitted || budget == 0) break;
     for (auto& [index, s] : r.running) {
       if (budget == 0) break;
-      plan.decode.push_back({id, index, r.prompt_tokens + s.generated - 1, &s.blocks});
+      if (s.valid < fed(r, s)) continue;
+      plan.decode.push_back({id, index, fed(r, s), &s.blocks});
       ++s.generated;
+      ++s.valid;
       --budget;
     }
+  }
+  for (RequestId id : order_) {
+    Request& r = requests_.at(id);
+    if (!r.admitted || budget == 0) break;
+    recompute_samples(id, r, budget, plan);
   }
   for (RequestId id : order_) {
     Request& r = requests_.at(id);
@@ -176,6 +215,8 @@ void Scheduler::check_integrity() const {
     for (const auto& [index, s] : r.running) {
       WEFT_CHECK(s.generated >= 1 && s.generated <= r.max_new_tokens, "request {} sample {}: {} tokens of {}", id, index,
                  s.generated, r.max_new_tokens);
+      WEFT_CHECK(0 <= s.valid && s.valid <= fed(r, s), "request {} sample {}: {} of {} positions are valid", id, index, s.valid,
+                 fed(r, s));
       WEFT_CHECK(static_cast<int64_t>(s.blocks.size()) == blocks_of_sample(r), "request {} sample {}: {} blocks", id, index,
                  s.blocks.size());
       for (BlockId b : s.blocks) ++held[b];

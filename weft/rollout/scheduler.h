@@ -42,6 +42,12 @@ struct DecodeRow {
   int64_t sample = 0, position = 0;
   const std::vector<BlockId>* blocks = nullptr;
 };
+// Positions [begin, end) of a sample whose keys were made with weights of before; no logits.
+struct RecomputeChunk {
+  RequestId request = 0;
+  int64_t sample = 0, begin = 0, end = 0;
+  const std::vector<BlockId>* blocks = nullptr;
+};
 struct BlockCopy {
   BlockId from = 0, to = 0;
 };
@@ -55,9 +61,11 @@ struct SampleRef {
 struct StepPlan {
   std::vector<BlockCopy> copies;  // first
   std::vector<SampleRef> starts;  // then these samples draw their first token from the request's prompt logits
-  std::vector<DecodeRow> decode;  // then one forward over decode rows and prefill chunks
+  std::vector<DecodeRow> decode;  // then one forward over decode rows, chunks to recompute and prefill chunks
+  std::vector<RecomputeChunk> recompute;
   std::vector<PrefillChunk> prefill;
-  bool empty() const { return starts.empty() && decode.empty() && prefill.empty(); }
+  bool has_forward() const { return !decode.empty() || !recompute.empty() || !prefill.empty(); }
+  bool empty() const { return starts.empty() && !has_forward(); }
 };
 
 class Scheduler {
@@ -71,6 +79,10 @@ class Scheduler {
   StepPlan next();
   // The sample ended: its blocks are released. Its other samples go on.
   void finish(SampleRef sample);
+  // The weights have changed, so every key in the cache is of older ones. Prompts whose samples have not all started are
+  // prefilled again, running samples recompute what they have fed before they go on. Full prompt blocks that samples share are
+  // recomputed once.
+  void recompute_all();
   // Drops a request in any state with all its samples; unknown ids are ignored.
   void abort(RequestId id);
 
@@ -83,6 +95,7 @@ class Scheduler {
  private:
   struct Sample {
     int64_t generated = 0;  // tokens drawn so far
+    int64_t valid = 0;      // positions whose keys are of these weights; all that were fed, but while it recomputes
     std::vector<BlockId> blocks;
   };
   struct Request {
@@ -101,10 +114,12 @@ class Scheduler {
   int64_t blocks_of_sample(const Request& r) const { return blocks_for(r.prompt_tokens + r.max_new_tokens - 1); }
   // A lone sample goes on in the prompt's partial block; several get copies of it.
   bool adopts_prompt(const Request& r) const { return r.n == 1; }
+  int64_t fed(const Request& r, const Sample& s) const { return r.prompt_tokens + s.generated - 1; }
   int64_t own_blocks(const Request& r) const;
   void reserve_samples(Request& r);
   void admit();
   void release_prompts();
+  void recompute_samples(RequestId id, Request& r, int64_t& budget, StepPlan& plan);
   void start_samples(RequestId id, Request& r, StepPlan& plan);
   void drop(RequestId id);
 

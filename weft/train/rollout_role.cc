@@ -141,7 +141,7 @@ RefitReport RolloutRole::refit(int64_t version) {
   }
   version_ = version;
   if (engine_) {
-    engine_->set_weight_version(version);
+    engine_->weights_changed(version);
     engine_->allow();
   }
   return report;
