@@ -166,7 +166,7 @@ int run(int argc, char** argv) {
   };
   const int repeat = std::stoi(get("--repeat", "5"));
   const at::ScalarType dtype = get("--dtype", "float32") == "float32" ? at::kFloat : at::kBFloat16;
-  const int64_t watermark = std::stoll(get("--watermark_mb", "256")) * 1'000'000;
+  const int64_t watermark = std::stoll(get("--watermark_mb", "64")) * 1'000'000;
   std::vector<std::pair<std::string, std::string>> pairs = {{"fsdp=4", "dp=2,tp=2"}, {"fsdp=4,ep=4", "tp=4"}};
   if (args.count("--actor")) pairs = {{args["--actor"], get("--rollout", "dp=-1")}};
   CommOptions options;

@@ -216,7 +216,7 @@ Work Communicator::all_to_all(const void* send, std::span<const int64_t> send_co
 bool Communicator::shares_memory() const { return group_->engine->shares_memory(); }
 
 Work Communicator::exchange(std::vector<std::vector<MemoryBox>> send, std::vector<std::vector<MemoryBox>> recv,
-                            std::string_view purpose) const {
+                            std::string_view purpose, std::byte* staging) const {
   if (std::ssize(send) != size() || std::ssize(recv) != size())
     throw ValueError(fmt::format("exchange: boxes for {} and from {} ranks of the {} of '{}'", send.size(), recv.size(), size(),
                                  axis()));
@@ -251,8 +251,11 @@ Work Communicator::exchange(std::vector<std::vector<MemoryBox>> send, std::vecto
   } else {
     // What stays here is copied at once; the rest travels packed.
     copy_boxes(op->recv_boxes[me], op->send_boxes[me]);
-    op->owned.resize(static_cast<size_t>(out + in));
-    std::byte* at = op->owned.data();
+    if (!staging) {
+      op->owned.resize(static_cast<size_t>(out + in));
+      staging = op->owned.data();
+    }
+    std::byte* at = staging;
     for (size_t r = 0; r < step.pieces.size(); ++r) {
       if (r == me) {
         step.pieces[r] = {};

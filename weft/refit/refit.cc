@@ -29,8 +29,7 @@ Transfer part_of(const Transfer& t, const Box& part) {
 }  // namespace
 
 struct Refit::Flight {
-  std::vector<std::byte> staging;  // converted values
-  int64_t bytes = 0;               // beyond the destinations
+  int64_t bytes = 0;  // beyond the destinations: the slot's
   const Bucket* bucket = nullptr;
   Work work;
 };
@@ -140,8 +139,22 @@ void Refit::hash_sources(std::span<const TensorPart> sources, Checks& checks) co
           checks.sources[i] += hash_box(sources[i], b.local_offset, b.box, tensors_[i].shape, tensors_[i].dtype);
 }
 
+// Memory of one of the two buckets in flight, kept from bucket to bucket: fresh pages cost more than what is written to them.
+struct Refit::Slot {
+  std::unique_ptr<std::byte[]> memory;
+  int64_t bytes = 0;
+  std::byte* of(int64_t n) {
+    if (n > bytes) {
+      memory.reset();
+      memory.reset(new std::byte[static_cast<size_t>(n)]);
+      bytes = n;
+    }
+    return memory.get();
+  }
+};
+
 std::unique_ptr<Refit::Flight> Refit::launch(const Bucket& bucket, std::span<const TensorPart> sources,
-                                             std::span<const TensorPart> destinations) const {
+                                             std::span<const TensorPart> destinations, Slot& slot) const {
   auto flight = std::make_unique<Flight>();
   flight->bucket = &bucket;
   const size_t n = static_cast<size_t>(ranks_.size());
@@ -154,15 +167,15 @@ std::unique_ptr<Refit::Flight> Refit::launch(const Bucket& bucket, std::span<con
     if (sources[p.tensor].dtype != wire(p)) converted += bytes(p);
   }
   for (const Piece& p : bucket.receives) moved += bytes(p);
-  flight->staging.resize(static_cast<size_t>(converted));
   flight->bytes = converted + (ranks_.shares_memory() ? 0 : moved);
+  std::byte* const staging = slot.of(flight->bytes);
   int64_t at = 0;
   for (const Piece& p : bucket.sends) {
     const Transfer& t = p.transfer;
     TensorPart from = sources[p.tensor];
     std::vector<int64_t> offset = t.source_offset;
     if (from.dtype != wire(p)) {
-      std::byte* out = flight->staging.data() + at;
+      std::byte* out = staging + at;
       at += bytes(p);
       convert_box(from, offset, t.box.size, wire(p), out);
       from = {out, wire(p), t.box.size};
@@ -173,7 +186,7 @@ std::unique_ptr<Refit::Flight> Refit::launch(const Bucket& bucket, std::span<con
   for (const Piece& p : bucket.receives)
     recv[static_cast<size_t>(p.transfer.source)].push_back(
         memory_box(destinations[p.tensor], p.transfer.destination_offset, p.transfer.box.size));
-  flight->work = ranks_.exchange(std::move(send), std::move(recv), kPurpose);
+  flight->work = ranks_.exchange(std::move(send), std::move(recv), kPurpose, staging + converted);
   return flight;
 }
 
@@ -194,6 +207,7 @@ RefitReport Refit::run(std::span<const TensorPart> sources, std::span<const Tens
   Checks checks;
   checks.sources.resize(tensors_.size());
   checks.destinations.resize(tensors_.size());
+  Slot slots[2];
   std::unique_ptr<Flight> before;
   const auto land = [&](std::unique_ptr<Flight> flight, int64_t number) {
     if (!flight) return;
@@ -209,7 +223,7 @@ RefitReport Refit::run(std::span<const TensorPart> sources, std::span<const Tens
     }
   };
   for (size_t b = 0; b < buckets_.size(); ++b) {
-    std::unique_ptr<Flight> next = launch(buckets_[b], sources, destinations);
+    std::unique_ptr<Flight> next = launch(buckets_[b], sources, destinations, slots[b % 2]);
     report.peak_in_flight = std::max(report.peak_in_flight, next->bytes + (before ? before->bytes : 0));
     if (b == 0) {  // while the first bucket travels
       if (options_.verify) hash_sources(sources, checks);

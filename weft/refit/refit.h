@@ -22,7 +22,7 @@ class RefitError : public Error {
 };
 
 struct RefitOptions {
-  int64_t watermark = int64_t{256} << 20;  // bytes in flight beyond the destinations, on each rank
+  int64_t watermark = int64_t{64} << 20;  // bytes in flight beyond the destinations, on each rank
   bool verify = true;
   // After each bucket, on every rank.
   std::function<void(int64_t done, int64_t of)> progress = {};
@@ -61,13 +61,14 @@ class Refit {
     std::vector<Piece> sends, receives;  // of this rank; sorted alike at both ends
   };
   struct Flight;  // a bucket under way
+  struct Slot;    // its memory
   struct Checks;  // hashes of what was sent and received
 
   void check_parts(std::span<const TensorPart> sources, std::span<const TensorPart> destinations) const;
   void copy_own(std::span<const TensorPart> sources, std::span<const TensorPart> destinations, Checks& checks,
                 RefitReport& report) const;
   std::unique_ptr<Flight> launch(const Bucket& bucket, std::span<const TensorPart> sources,
-                                 std::span<const TensorPart> destinations) const;
+                                 std::span<const TensorPart> destinations, Slot& slot) const;
   void hash_sources(std::span<const TensorPart> sources, Checks& checks) const;
   void compare(std::span<const TensorPart> sources, const Checks& checks, RefitReport& report) const;
   std::string where_wrong(std::span<const TensorPart> sources, const Checks& checks, std::pair<size_t, size_t> wrong) const;

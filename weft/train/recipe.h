@@ -179,7 +179,7 @@ struct RewardModelRecipe {
 
 struct RefitRecipe {
   std::string mode = "auto";
-  int64_t watermark_mb = 256;
+  int64_t watermark_mb = 64;
   bool verify = true;
 };
 
