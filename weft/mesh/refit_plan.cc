@@ -166,6 +166,7 @@ RefitLoad refit_load(std::span<const RefitTensor> tensors, std::span<const int64
             lacking = &receivers[c];
             lacking->resize(static_cast<size_t>(ranks));
             load.largest_box = std::max(load.largest_box, bytes);
+            load.unique += bytes * counts[i];
           }
           c->bytes += bytes * counts[i];
           received[static_cast<size_t>(r)] += bytes * counts[i];
