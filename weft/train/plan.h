@@ -21,7 +21,7 @@ struct PlanOptions {
   bool apart = false;
   bool recompute = false;                      // actor.recompute
   bool sequence_parallel = false;              // actor.sequence_parallel
-  int64_t max_tokens_per_micro_batch = 16384;  // actor's key; tokens of all ranks that share a micro-batch
+  int64_t max_tokens_per_micro_batch = 16384;  // actor's key: fed by the ranks of one place in (replicate, fsdp)
   int64_t max_prompt_length = 0, max_response_length = 0;  // data's keys; 0: every token may be a response's
   int64_t micro_batches = 1;                               // of one optimizer update
   int64_t kv_cache_tokens = 256 * 1024;                    // rollout's key, of each tp group
@@ -29,7 +29,11 @@ struct PlanOptions {
   double bandwidth_gb = 50;                                // each way of each rank [GB/s]
   double memory_gb = 0;                                    // of a rank; 0: not given
 
-  int64_t tokens() const;    // fed in a micro-batch: a sequence longer than the budget has one of its own
+  // What a micro-batch is planned with: as many sequences of the largest lengths as the budget holds, one at least (a longer one
+  // has a micro-batch of its own); without lengths one sequence that is a response altogether.
+  int64_t sequences() const;
+  int64_t sequence_rows() const;  // fed tokens: all but the last
+  int64_t tokens() const { return sequences() * sequence_rows(); }
   int64_t head_rows() const;  // of those, whose next token is a response's
 };
 

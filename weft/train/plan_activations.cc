@@ -11,9 +11,10 @@ constexpr int64_t kF = 4;  // bytes of fp32
 
 int64_t share(int64_t length, int64_t ranks) { return (length + ranks - 1) / ranks; }
 
-// One layer: what its ops keep, by block, and the most that a block's backward has beside what is kept when it begins.
+// One layer: what its ops keep, by block; the most that a block's backward has beside what is kept when it begins; what the
+// exchange of rows has in the forward, when all is kept.
 struct LayerBytes {
-  int64_t attention = 0, attention_extra = 0, mlp = 0, mlp_extra = 0;
+  int64_t attention = 0, attention_extra = 0, mlp = 0, mlp_extra = 0, forward_extra = 0;
   int64_t kept() const { return attention + mlp; }
 };
 
@@ -34,8 +35,9 @@ void add_attention(const ParameterTable& t, const ActivationSizes& a, int64_t w,
   }
   const int64_t o = t.latent ? v : q;
   out.attention += kept + rows * ((q + k + v + o) * w + a.heads * kF);  // q, k, v, o, log-sum-exps
-  // In the backward: of o, of q, k, v, and with cp the gathered keys and values and fp32 terms of their gradients.
-  out.attention_extra = rows * (o + q) * w + (a.cp ? a.all_tokens * (k + v) * (w + kF) : rows * (k + v) * w);
+  // In the backward: of o, of q, k, v; with cp the keys and values again, fp32 terms of their gradients and those in another order.
+  out.attention_extra =
+      rows * (o + q) * w + (a.cp ? a.all_tokens * ((k + v) * (w + kF) + k * kF) : rows * (k + v) * w);
 }
 
 void add_dense(int64_t hidden, int64_t width, const ActivationSizes& a, int64_t w, LayerBytes& out) {
@@ -44,25 +46,30 @@ void add_dense(int64_t hidden, int64_t width, const ActivationSizes& a, int64_t 
   out.mlp_extra = std::max(out.mlp_extra, a.tokens * width * 2 * kF);
 }
 
-void add_moe(const ParameterTable& t, const ActivationSizes& a, int64_t w, LayerBytes& out) {
+void add_moe(const ParameterTable& t, const ActivationSizes& a, int64_t w, int64_t got, LayerBytes& out) {
   const MoeConfig& m = t.config.moe;
-  const int64_t hidden = t.config.hidden_size, sent = a.routed * m.top_k, got = a.received;
+  const int64_t hidden = t.config.hidden_size, sent = a.routed * m.top_k;
   out.mlp += a.slice * hidden * kF;                                  // the router's input: the unrounded norm
   out.mlp += a.slice * (m.num_experts * kF + m.top_k * (kF + 4));    // logits, gates, ids
-  if (a.routed != a.slice) out.mlp += a.routed * m.top_k * kF;       // its slice of the gates
   out.mlp += got * (hidden * w + m.intermediate_size * (2 * kF + w));  // rows by expert, gate and up, their product
   out.mlp += sent * hidden * w;                                      // what the experts returned
-  out.mlp_extra = std::max(out.mlp_extra, std::max(got * m.intermediate_size * 2 * kF - sent * hidden * w,
-                                                   got * m.intermediate_size * w));
+  // Of gate and up, in fp32; with ep before it of the experts' outputs, put in their order in fp32. What came back has gone then.
+  int64_t extra = std::max(got * m.intermediate_size * 2 * kF - sent * hidden * w, got * m.intermediate_size * w);
+  if (a.ep) {
+    extra = std::max(extra, got * hidden * (w + kF + (w < kF ? w : 0)) - sent * hidden * w);
+    out.forward_extra = 3 * got * hidden * w;  // rows as they came, outputs by expert and by source
+  }
+  out.mlp_extra = std::max(out.mlp_extra, extra);
   if (t.shared_intermediate_size > 0) add_dense(hidden, a.shared, a, w, out);
 }
 
-LayerBytes layer_bytes(const ParameterTable& t, const ActivationSizes& a, int64_t w, bool moe) {
+// got: rows of a MoE layer's experts; -1: a dense layer.
+LayerBytes layer_bytes(const ParameterTable& t, const ActivationSizes& a, int64_t w, int64_t got) {
   LayerBytes out;
   add_attention(t, a, w, out);
   out.mlp += a.slice * (t.config.hidden_size + 1) * kF;  // residual stream, 1/rms
-  if (moe)
-    add_moe(t, a, w, out);
+  if (got >= 0)
+    add_moe(t, a, w, got, out);
   else
     add_dense(t.config.hidden_size, a.intermediate, a, w, out);
   return out;
@@ -70,20 +77,20 @@ LayerBytes layer_bytes(const ParameterTable& t, const ActivationSizes& a, int64_
 
 }  // namespace
 
-ActivationSizes activation_sizes(const ParameterTable& t, const ParallelDims& dims, const PlanOptions& options, int64_t rank) {
-  const int64_t cp_rank = rank / dims.tp % dims.cp, tp_rank = rank % dims.tp;
+ActivationSizes activation_sizes(const ParameterTable& t, const ParallelDims& dims, const PlanOptions& options,
+                                 const MicroBatchRows& rows, int64_t rank) {
+  const size_t cp_rank = static_cast<size_t>(rank / dims.tp % dims.cp);
+  const int64_t tp_rank = rank % dims.tp;
   ActivationSizes a;
   a.cp = dims.cp > 1, a.tp = dims.tp > 1;
   a.ep = dims.ep > 1 && t.config.has_moe();
-  a.all_tokens = options.tokens();
-  // Positions [i n / p, (i + 1) n / p) of one long sequence.
-  const auto part = [&](int64_t n) { return n * (cp_rank + 1) / dims.cp - n * cp_rank / dims.cp; };
-  a.tokens = part(a.all_tokens);
-  a.head_rows = part(options.head_rows());
+  a.all_tokens = rows.whole();
+  a.tokens = rows.fed[cp_rank];
+  a.head_rows = rows.head[cp_rank];
   const auto [begin, end] = slice_of_rows(a.tokens, dims.tp, tp_rank);
   a.slice = options.sequence_parallel ? end - begin : a.tokens;
   a.routed = end - begin;
-  a.received = a.routed * t.config.moe.top_k;
+  a.received.assign(t.config.moe_layer_ids().size(), a.routed * t.config.moe.top_k);
   a.heads = share(t.config.num_heads, dims.tp), a.kv_heads = share(t.config.num_kv_heads, dims.tp);
   const std::vector<int64_t> cut = contraction_boundaries(t.config.intermediate_size, dims.tp);
   a.intermediate = cut[static_cast<size_t>(tp_rank + 1)] - cut[static_cast<size_t>(tp_rank)];
@@ -97,22 +104,26 @@ ActivationBytes activation_bytes(const ParameterTable& t, const PlanOptions& opt
   const int64_t rope = t.latent ? t.latent->qk_rope_head_dim : t.config.head_dim;
   // Ids and positions, the angles of RoPE, the last residual stream and the head's rows of it; of the head: its input, log-probs,
   // log-sum-exps, entropies.
-  const int64_t ends = a.tokens * (4 + 4 + 4 * t.config.history() + rope * kF + hidden * kF) + rows * (8 + hidden * kF);
+  int64_t ends = a.tokens * (4 + 4 + 4 * t.config.history() + rope * kF + hidden * kF) + rows * (8 + hidden * kF);
+  if (a.tp) ends += a.tokens * (4 + 8) * a.vocab / t.config.vocab_size;   // ids of this rank's share, and where they stand
+  if (a.cp) ends += a.all_tokens * 16;                                    // the order of positions and of ranks
+  ends += (a.tokens - a.slice) * hidden * kF;                             // a slice of the embedding holds all of it
   const int64_t head = rows * (hidden * w + 4 * kF);
-  int64_t kept = ends + head, last_extra = 0, mlp_of_last = 0, widest = 0;
-  for (size_t i = 0; i < t.config.moe_layers.size(); ++i) {
-    const LayerBytes layer = layer_bytes(t, a, w, t.config.moe_layers[i]);
-    kept += options.recompute ? a.slice * hidden * kF : layer.kept();
-    const int64_t flow = a.slice * hidden * kF;  // the gradient of the residual stream
-    const int64_t extra = flow + std::max(layer.mlp_extra, layer.attention_extra + flow - layer.mlp);
-    widest = std::max(widest, layer.kept() - flow + flow + extra);
-    last_extra = extra, mlp_of_last = layer.mlp;
+  int64_t kept = ends + head, last_extra = 0, widest = 0, forward = 0;
+  size_t moe = 0;
+  const int64_t flow = a.slice * hidden * kF;  // the residual stream, and as much its gradient
+  for (const bool is_moe : t.config.moe_layers) {
+    const LayerBytes layer = layer_bytes(t, a, w, is_moe ? a.received[moe++] : -1);
+    kept += options.recompute ? flow : layer.kept();
+    last_extra = flow + std::max(layer.mlp_extra, layer.attention_extra + flow - layer.mlp);
+    // Once more: its input is there already, its output is new, and the gradient waits.
+    widest = std::max({widest, layer.kept() + last_extra, layer.kept() + layer.forward_extra});
+    forward = layer.forward_extra - (options.recompute ? 0 : rows * (hidden * (w + kF)) + head - rows * hidden * w);
   }
-  (void)mlp_of_last;
   // The head's backward: of its input in param_dtype, then of the residual stream's rows, then of all rows.
   const int64_t head_peak = rows * hidden * kF + a.tokens * hidden * kF - rows * hidden * w;
   const int64_t layers = -rows * hidden * w + (options.recompute ? widest : last_extra);
-  return {kept, kept + std::max(head_peak, layers)};
+  return {kept, kept + std::max({head_peak, layers, options.recompute ? 0 : forward})};
 }
 
 }  // namespace weft

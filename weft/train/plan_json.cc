@@ -13,7 +13,7 @@ using Json = nlohmann::ordered_json;
 constexpr size_t kRanks = 64;
 
 void put(Json& to, const std::string& name, const std::vector<int64_t>& by_rank) {
-  const auto [low, high] = std::minmax_element(by_rank.begin(), by_rank.end());
+  const auto low = std::min_element(by_rank.begin(), by_rank.end()), high = std::max_element(by_rank.begin(), by_rank.end());
   Json& j = to[name];
   j["least"] = *low, j["most"] = *high, j["fullest_rank"] = high - by_rank.begin();
   j["all_ranks"] = std::accumulate(by_rank.begin(), by_rank.end(), int64_t{0});

@@ -85,10 +85,13 @@ std::vector<PlacedKind> place_kinds(const ParameterTable& table, const WeightKin
   std::vector<PlacedKind> out;
   for (const WeightKind& k : kinds.kinds) {
     Placement at = place_parameter(table.plan, dims, k.name, k.shape);
-    PlacedKind placed{at, by_rank(at.layout, numel), by_rank(at.computed, numel), true};
+    PlacedKind placed{at, by_rank(at.layout, numel), by_rank(at.computed, numel), {}};
+    placed.staged.assign(placed.kept.size(), 0);
     for (const Cut& cut : at.layout.cuts())
-      if (cut.axis == at.fsdp_axis)  // any rank's: dims before the cut decide
-        placed.contiguous = ShardCut(at.computed.local_shape(0), cut.dim, at.layout.mesh().size(cut.axis)).contiguous;
+      if (cut.axis == at.fsdp_axis)
+        placed.staged = by_rank(at.computed, [&](const std::vector<int64_t>& shape) {
+          return ShardCut(shape, cut.dim, at.layout.mesh().size(cut.axis)).contiguous ? 0 : numel(shape);
+        });
     out.push_back(std::move(placed));
   }
   return out;

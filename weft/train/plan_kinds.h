@@ -30,7 +30,7 @@ WeightKinds kinds_of(const ParameterTable& table);
 struct PlacedKind {
   Placement placement;
   std::vector<int64_t> kept, computed;  // of placement.layout and placement.computed
-  bool contiguous = true;               // the gather writes the tensor itself
+  std::vector<int64_t> staged;          // of `computed` what a gather cannot write in place
 };
 // UsageError where the mesh does not fit the model.
 std::vector<PlacedKind> place_kinds(const ParameterTable& table, const WeightKinds& kinds, const ParallelDims& dims);

@@ -1,9 +1,11 @@
 #include "weft/train/plan_memory.h"
 
 #include <algorithm>
+#include <map>
 #include <set>
 
 #include "weft/train/plan_activations.h"
+#include "weft/train/plan_traffic.h"
 
 namespace weft {
 namespace {
@@ -76,14 +78,14 @@ std::vector<Bytes> panels_by_rank(const WeightKinds& kinds, const std::vector<Pl
 
 }  // namespace
 
-int64_t PlanOptions::tokens() const {
-  return std::max({max_tokens_per_micro_batch, max_prompt_length + max_response_length - 1, int64_t{0}});
+int64_t PlanOptions::sequence_rows() const {
+  return max_response_length == 0 ? max_tokens_per_micro_batch : std::max<int64_t>(1, max_prompt_length + max_response_length - 1);
 }
 
+int64_t PlanOptions::sequences() const { return std::max<int64_t>(1, max_tokens_per_micro_batch / sequence_rows()); }
+
 int64_t PlanOptions::head_rows() const {
-  const int64_t all = max_prompt_length + max_response_length;
-  if (max_response_length == 0 || all == 0) return tokens();
-  return std::min(tokens(), (tokens() * max_response_length + all - 1) / all);
+  return max_response_length == 0 ? tokens() : sequences() * std::min(sequence_rows(), max_response_length);
 }
 
 int64_t MemoryPlan::total(int64_t rank) const {
@@ -145,7 +147,7 @@ MemoryPlan train_memory(const ParameterTable& table, const WeightKinds& kinds, c
                                   [&](size_t k, size_t r) { return placed[k].computed[r] * width(kinds.kinds[k], dtype); }),
                       ranks));
     const auto staged = over_groups(kinds, ranks, staging, [&](size_t k, size_t r) {
-      return placed[k].contiguous ? 0 : placed[k].computed[r] * width(kinds.kinds[k], dtype);
+      return placed[k].staged[r] * width(kinds.kinds[k], dtype);
     });
     add("gather_staging", "of what is not cut along its first dim, while it arrives", largest(staged, 0, ranks));
     // One layer's gradients are added while those of the layer behind it are in reduction, to a part of its own.
@@ -167,8 +169,8 @@ MemoryPlan train_memory(const ParameterTable& table, const WeightKinds& kinds, c
       activations[r] = activations[r - static_cast<size_t>(dims.cp * dims.tp)];
       continue;
     }
-    activations[r] =
-        activation_bytes(table, options, activation_sizes(table, dims, options, static_cast<int64_t>(r))).peak;
+    const ActivationSizes sizes = activation_sizes(table, dims, options, even_micro_batch(dims, options), static_cast<int64_t>(r));
+    activations[r] = activation_bytes(table, options, sizes).peak;
   }
   add("activations", "of one micro-batch at the fullest moment of its backward", std::move(activations));
   return plan;

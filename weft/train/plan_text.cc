@@ -32,7 +32,7 @@ struct Range {
   int64_t least = 0, most = 0, rank = 0;  // rank: the fullest
 };
 Range range_of(const std::vector<int64_t>& bytes) {
-  const auto [low, high] = std::minmax_element(bytes.begin(), bytes.end());
+  const auto low = std::min_element(bytes.begin(), bytes.end()), high = std::max_element(bytes.begin(), bytes.end());
   return {*low, *high, high - bytes.begin()};
 }
 
@@ -40,7 +40,7 @@ void memory_table(std::string& out, const std::string& title, const MemoryPlan& 
   out += fmt::format("\n{} ({} rank{}), bytes a rank\n", title, world, world == 1 ? "" : "s");
   const auto line = [&](const std::string& name, const Range& r, const std::string& what) {
     out += fmt::format("  {:<18} {:>11}   {:<22} {}\n", name, size_text(r.most),
-                       r.least == r.most ? "" : fmt::format("(least {})", size_text(r.least)), what);
+                       size_text(r.least) == size_text(r.most) ? "" : fmt::format("(least {})", size_text(r.least)), what);
   };
   std::vector<int64_t> totals;
   for (int64_t r = 0; r < world; ++r) totals.push_back(m.total(r));

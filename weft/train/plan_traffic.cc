@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "weft/comm/traffic.h"
+#include "weft/mesh/token_sharing.h"
 #include "weft/parallel/tensor_parallel.h"
 
 namespace weft {
@@ -250,14 +251,24 @@ const TrafficRow* TrafficPlan::find(const std::string& axis, const std::string& 
   return nullptr;
 }
 
-StepRows even_rows(const ParallelDims& dims, const PlanOptions& options) {
-  MicroBatchRows one;
+MicroBatchRows even_micro_batch(const ParallelDims& dims, const PlanOptions& options) {
+  MicroBatchRows out;
+  const int64_t rows = options.sequence_rows(), first_head = rows - options.head_rows() / options.sequences();
+  const std::vector<int64_t> one{0, rows};
   for (int64_t r = 0; r < dims.cp; ++r) {
-    const auto part = [&](int64_t n) { return n * (r + 1) / dims.cp - n * r / dims.cp; };
-    one.fed.push_back(part(options.tokens()));
-    one.head.push_back(part(options.head_rows()));
+    int64_t fed = 0, head = 0;
+    for (const ContextPiece& p : context_pieces(one, dims.cp, r, ContextSplit::kZigzag)) {
+      fed += p.size();
+      head += std::max<int64_t>(0, p.end - std::max(p.begin, first_head));
+    }
+    out.fed.push_back(options.sequences() * fed);
+    out.head.push_back(options.sequences() * head);
   }
-  const std::vector<MicroBatchRows> place(static_cast<size_t>(options.micro_batches), one);
+  return out;
+}
+
+StepRows even_rows(const ParallelDims& dims, const PlanOptions& options) {
+  const std::vector<MicroBatchRows> place(static_cast<size_t>(options.micro_batches), even_micro_batch(dims, options));
   return {std::vector<std::vector<MicroBatchRows>>(static_cast<size_t>(dims.replicate * dims.fsdp), place), true, {}};
 }
 

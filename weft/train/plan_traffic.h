@@ -23,7 +23,9 @@ struct StepRows {
   // Slots that a rank's rows send to each expert in the layer-th MoE layer of a micro-batch. Unset: evenly spread.
   std::function<std::vector<int64_t>(int64_t rank, int64_t micro_batch, int64_t layer)> experts;
 };
-// `options.micro_batches` full ones at each place.
+// Full ones; cp has its zigzag split of each sequence.
+MicroBatchRows even_micro_batch(const ParallelDims& dims, const PlanOptions& options);
+// `options.micro_batches` of them at each place.
 StepRows even_rows(const ParallelDims& dims, const PlanOptions& options);
 
 TrafficPlan update_traffic(const ParameterTable& table, const WeightKinds& kinds, const std::vector<PlacedKind>& placed,
