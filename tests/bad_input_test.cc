@@ -291,7 +291,16 @@ TEST_F(BadInput, CommandMistakes) {
   expect_error(run({"generate", model(), "1+", "--n", "0"}), kExitUsage, {"--n 0"});
   expect_error(run({"generate", model(), "1+", "--top-p", "much"}), kExitUsage, {"--top-p much"});
   expect_error(run({"check", model(), "--param-dtype", "int4"}), kExitUsage, {"int4", "bfloat16"});
-  for (const char* command : {"train", "sft", "generate", "eval", "check", "tokenize", "inspect", "report", "doctor"}) {
+  const std::string config = model() + "/config.json";
+  expect_error(run({"plan", config, "--train", "fsdp=2"}), kExitUsage, {"--rollout"});
+  expect_error(run({"plan", config, "--train", "fsdp=2", "--rollout", "fsdp=2"}), kExitUsage, {"did you mean dp?"});
+  expect_error(run({"plan", config, "--train", "fsdp=2,tp=16", "--rollout", "dp=2"}), kExitUsage, {"nearest meshes that work"});
+  expect_error(run({"plan", config, "--train", "fsdp=2", "--rollout", "dp=2", "--bandwidth", "50,tp=fast"}), kExitUsage, {"fast"});
+  expect_error(run({"plan", config + "x", "--train", "fsdp=2", "--rollout", "dp=2"}), kExitFailed, {"config.jsonx"});
+  const Result plan = run({"plan", config, "--train", "fsdp=2", "--rollout", "dp=2", "--json"});
+  EXPECT_EQ(plan.code, kExitDone);
+  EXPECT_EQ(Json::parse(plan.out)["job_ranks"], 2);
+  for (const char* command : {"train", "sft", "generate", "eval", "check", "tokenize", "plan", "inspect", "report", "doctor"}) {
     const Result r = run({command, "--help"});
     EXPECT_EQ(r.code, kExitDone) << command;
     EXPECT_NE(r.out.find("Example"), std::string::npos) << command;

@@ -5,9 +5,7 @@
 
 namespace weft {
 
-bool has_latent_attention(const HfConfig& config) {
-  return config.model_type == "deepseek_v3" || config.model_type == "kimi_k2";
-}
+bool has_latent_attention(const HfConfig& config) { return config.model_type == "deepseek_v3" || config.model_type == "kimi_k2"; }
 
 LatentAttentionConfig read_latent_attention(const HfConfig& config) {
   constexpr int64_t kMaxWidth = 1 << 20, kMaxLayers = 1 << 16;

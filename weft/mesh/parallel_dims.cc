@@ -60,10 +60,8 @@ struct Factor {
   const char* name;
   int64_t ParallelDims::*size;
 };
-const std::vector<Factor> kTrainFactors = {{"replicate", &ParallelDims::replicate},
-                                           {"fsdp", &ParallelDims::fsdp},
-                                           {"cp", &ParallelDims::cp},
-                                           {"tp", &ParallelDims::tp}};
+const std::vector<Factor> kTrainFactors = {
+    {"replicate", &ParallelDims::replicate}, {"fsdp", &ParallelDims::fsdp}, {"cp", &ParallelDims::cp}, {"tp", &ParallelDims::tp}};
 const std::vector<Factor> kRolloutFactors = {{"dp", &ParallelDims::fsdp}, {"tp", &ParallelDims::tp}};
 
 class Parser {

@@ -24,9 +24,12 @@ TEST(RefitLoad, IsThePlannersWithoutItsTransfers) {
     int64_t count;
   };
   const std::vector<Kind> kinds{{"experts", {8, 12, 32}, 3}, {"columns", {64, 32}, 4}, {"norm", {33}, 5}};
-  const std::pair<const char*, const char*> meshes[] = {{"fsdp=8,ep=4", "dp=2,tp=2,ep=4"}, {"replicate=2,fsdp=2,tp=2", "dp=4"},
-                                                        {"fsdp=3,ep=3", "dp=1,tp=4"},      {"replicate=4", "dp=8,ep=4"},
-                                                        {"fsdp=4", "dp=4"},                {"fsdp=1", "dp=1"}};
+  const std::pair<const char*, const char*> meshes[] = {{"fsdp=8,ep=4", "dp=2,tp=2,ep=4"},
+                                                        {"replicate=2,fsdp=2,tp=2", "dp=4"},
+                                                        {"fsdp=3,ep=3", "dp=1,tp=4"},
+                                                        {"replicate=4", "dp=8,ep=4"},
+                                                        {"fsdp=4", "dp=4"},
+                                                        {"fsdp=1", "dp=1"}};
   for (const auto& [train_text, rollout_text] : meshes)
     for (const bool apart : {false, true}) {
       SCOPED_TRACE(std::string(train_text) + " -> " + rollout_text + (apart ? " apart" : ""));
@@ -44,8 +47,9 @@ TEST(RefitLoad, IsThePlannersWithoutItsTransfers) {
       }
       const RefitPlan plan = plan_refit(all);
       std::map<std::pair<int64_t, int64_t>, double> flows;
-      const RefitLoad load =
-          refit_load(once, counts, [&](int64_t from, int64_t to, double bytes) { flows[{from, to}] += bytes; });
+      const RefitLoad load = refit_load(once, counts, [&](int64_t from, int64_t to, double bytes) {
+        flows[{from, to}] += bytes;
+      });
       EXPECT_EQ(load.received, plan.received);
       EXPECT_EQ(load.largest_box, plan.largest_box);
       std::map<int64_t, int64_t> sent = load.sent;

@@ -42,7 +42,7 @@ struct RefitLoad {
   // than largest_box. Ranks without any are not there.
   std::map<int64_t, int64_t> sent, received;
   std::map<int64_t, int64_t> needed;  // what a rank of the rollout keeps, moved or not
-  int64_t unique = 0;  // what any rank lacks, counted once
+  int64_t unique = 0;                 // what any rank lacks, counted once
   int64_t largest_box = 0;
 };
 // Called with each pair of ranks between which bytes move (in the mean, where several hold a box).

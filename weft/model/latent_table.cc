@@ -91,8 +91,7 @@ ParameterTable latent_table(const HfConfig& hf, bool sequence_parallel) {
   t.runs = false;
   t.latent = read_latent_attention(hf);
   const LatentAttentionConfig& l = *t.latent;
-  if (hf.num_experts > 0 && hf.num_experts_per_tok < 1)
-    throw FileError(hf.path, "num_experts_per_tok", "missing, with experts");
+  if (hf.num_experts > 0 && hf.num_experts_per_tok < 1) throw FileError(hf.path, "num_experts_per_tok", "missing, with experts");
   ModelConfig& c = t.config;
   c.family = hf.model_type;
   c.vocab_size = hf.vocab_size, c.hidden_size = hf.hidden_size, c.intermediate_size = hf.intermediate_size;
@@ -122,10 +121,10 @@ ParameterTable latent_table(const HfConfig& hf, bool sequence_parallel) {
   t.plan = latent_plan(t, sequence_parallel, any_dense, any_moe);
   t.notes.push_back("weft cannot run this family yet: the plan is of its table of shapes, with the sharding that it would have");
   if (l.num_nextn_predict_layers > 0)
-    t.notes.push_back(fmt::format(
-        "the {} multi-token-prediction layer{} of the checkpoint {} left out: the policy's loss does not train {}",
-        l.num_nextn_predict_layers, l.num_nextn_predict_layers > 1 ? "s" : "", l.num_nextn_predict_layers > 1 ? "are" : "is",
-        l.num_nextn_predict_layers > 1 ? "them" : "it"));
+    t.notes.push_back(
+        fmt::format("the {} multi-token-prediction layer{} of the checkpoint {} left out: the policy's loss does not train {}",
+                    l.num_nextn_predict_layers, l.num_nextn_predict_layers > 1 ? "s" : "",
+                    l.num_nextn_predict_layers > 1 ? "are" : "is", l.num_nextn_predict_layers > 1 ? "them" : "it"));
   if (l.quantized) t.notes.push_back("the checkpoint is quantised; training and rollout are planned in the dtypes asked for");
   return t;
 }

@@ -45,8 +45,7 @@ int64_t ParameterTable::active_parameters() const {
 
 ParameterTable parameter_table(const HfConfig& hf, bool sequence_parallel, const std::vector<Family>& extra) {
   check_sizes(hf);
-  const bool registered =
-      std::any_of(extra.begin(), extra.end(), [&](const Family& f) { return f.model_type == hf.model_type; });
+  const bool registered = std::any_of(extra.begin(), extra.end(), [&](const Family& f) { return f.model_type == hf.model_type; });
   if (has_latent_attention(hf) && !registered) return latent_table(hf, sequence_parallel);
   ParameterTable table;
   table.config = configure_model(hf, extra);
@@ -56,8 +55,8 @@ ParameterTable parameter_table(const HfConfig& hf, bool sequence_parallel, const
     for (const nn::Parameter* p : model.children()[i]->parameters()) layer_of[p] = static_cast<int64_t>(i);
   for (const nn::Parameter* p : model.parameters()) {
     const auto layer = layer_of.find(p);
-    table.rows.push_back({p->name(), p->shape(), p->precision() == nn::Precision::kParamDtype,
-                          layer == layer_of.end() ? -1 : layer->second});
+    table.rows.push_back(
+        {p->name(), p->shape(), p->precision() == nn::Precision::kParamDtype, layer == layer_of.end() ? -1 : layer->second});
   }
   table.plan = sharding_table(table.config, sequence_parallel);
   table.own_axes = own_axes(table.config);

@@ -1,5 +1,7 @@
 #include "weft/train/plan.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <numeric>
 
@@ -29,6 +31,13 @@ void check_options(const PlanOptions& o) {
   need(o.micro_batches >= 1 && o.micro_batches <= 4096, fmt::format("{} micro-batches: 1 to 4096 are possible", o.micro_batches));
   need(o.block_size >= 1 && 64 % o.block_size == 0, fmt::format("block size {}: it divides 64", o.block_size));
   need(o.bandwidth_gb > 0, fmt::format("a bandwidth of {} GB/s: it is above 0", o.bandwidth_gb));
+  for (const auto& [axis, gb] : o.axis_bandwidth_gb) {
+    static const std::vector<std::string> known = {"replicate", "fsdp", "efsdp",   "cp",      "tp",   "tp_copies",
+                                                   "ep",        "oe",   "oe_fsdp", "replica", "refit"};
+    need(std::find(known.begin(), known.end(), axis) != known.end(),
+         fmt::format("a bandwidth of \"{}\": there are {}", axis, fmt::join(known, ", ")));
+    need(gb > 0, fmt::format("a bandwidth of {} GB/s for {}: it is above 0", gb, axis));
+  }
   need(o.memory_gb >= 0, fmt::format("a memory of {} GB: it is 0 (not given) or more", o.memory_gb));
 }
 
@@ -63,8 +72,28 @@ std::vector<std::vector<int64_t>> shares_of(const WeightKinds& kinds, const std:
     const WeightKind& kind = kinds.kinds[k];
     const std::vector<int64_t>& elements = kept ? placed[k].kept : placed[k].computed;
     const int64_t width = kept || !kind.rounded ? 4 : dtype_bytes(dtype);
-    for (size_t r = 0; r < elements.size(); ++r)
-      out[static_cast<size_t>(kind.category)][r] += elements[r] * width * kind.count;
+    for (size_t r = 0; r < elements.size(); ++r) out[static_cast<size_t>(kind.category)][r] += elements[r] * width * kind.count;
+  }
+  return out;
+}
+
+std::string cuts_text(const Layout& layout) {
+  std::string out;
+  for (const Cut& cut : layout.cuts())
+    if (layout.mesh().size(cut.axis) > 1)
+      out += fmt::format("{}{} {}: dim {}", out.empty() ? "" : ", ", cut.axis, layout.mesh().size(cut.axis), cut.dim);
+  return out.empty() ? "copies" : out;
+}
+
+std::vector<WeightRow> weight_rows(const WeightKinds& kinds, const std::vector<PlacedKind>& train,
+                                   const std::vector<PlacedKind>& rollout) {
+  std::vector<WeightRow> out;
+  for (size_t k = 0; k < kinds.kinds.size(); ++k) {
+    const WeightKind& kind = kinds.kinds[k];
+    out.push_back({kind.name, kind.shape, kind.count, cuts_text(train[k].placement.layout),
+                   cuts_text(rollout[k].placement.computed),
+                   kind.count * *std::max_element(train[k].kept.begin(), train[k].kept.end()),
+                   kind.count * *std::max_element(rollout[k].computed.begin(), rollout[k].computed.end())});
   }
   return out;
 }
@@ -76,21 +105,59 @@ void add_uneven(const WeightKinds& kinds, const std::vector<PlacedKind>& placed,
     const int64_t most = *std::max_element(n.begin(), n.end()), empty = std::count(n.begin(), n.end(), 0);
     const double mean = static_cast<double>(std::accumulate(n.begin(), n.end(), int64_t{0})) / static_cast<double>(n.size());
     if (mean == 0 || static_cast<double>(most) <= 1.02 * mean) continue;
-    out.push_back({rollout ? "rollout" : "train", kinds.kinds[k].name,
-                   fmt::format("{} of {} ranks hold none of it, the fullest {} of {} elements", empty, n.size(), most,
-                               std::accumulate(kinds.kinds[k].shape.begin(), kinds.kinds[k].shape.end(), int64_t{1},
-                                               std::multiplies<>())),
-                   static_cast<double>(most) / mean});
+    out.push_back(
+        {rollout ? "rollout" : "train", kinds.kinds[k].name,
+         fmt::format("{} of {} ranks hold none of it, the fullest {} of {} elements", empty, n.size(), most,
+                     std::accumulate(kinds.kinds[k].shape.begin(), kinds.kinds[k].shape.end(), int64_t{1}, std::multiplies<>())),
+         static_cast<double>(most) / mean, static_cast<int64_t>((static_cast<double>(most) - mean) * 4) * kinds.kinds[k].count});
   }
   if (!table.latent && table.config.num_kv_heads < dims.tp)
     out.push_back({rollout ? "rollout" : "train", "k_proj, v_proj",
                    fmt::format("{} key/value heads on {} ranks of tp: {} ranks hold the same", table.config.num_kv_heads, dims.tp,
                                dims.tp / table.config.num_kv_heads),
-                   1});
+                   1, 0});
+}
+
+// The largest n in [1, high) for which fits(n), which holds for all smaller ones, too; 0: none.
+int64_t largest(int64_t high, const std::function<bool(int64_t)>& fits) {
+  int64_t low = 0;
+  while (low + 1 < high) {
+    const int64_t middle = low + (high - low) / 2;
+    (fits(middle) ? low : high) = middle;
+  }
+  return low;
+}
+
+// What else than another mesh would make the trainer fit.
+std::string trainer_advice(const Plan& p, const WeightKinds& kinds, const std::vector<PlacedKind>& placed, double memory) {
+  std::string out;
+  PlanOptions o = p.options;
+  o.recompute = true;
+  const auto peak = [&] { return static_cast<double>(train_memory(p.table, kinds, placed, p.train, o).peak()); };
+  if (!p.options.recompute) out += fmt::format("; with --recompute {:.1f} GB", peak() / 1e9);
+  if (peak() <= memory || o.max_response_length > 0) return out;
+  const int64_t tokens = largest(o.max_tokens_per_micro_batch, [&](int64_t n) {
+    o.max_tokens_per_micro_batch = n;
+    return peak() <= memory;
+  });
+  if (tokens > 0) out += fmt::format("; with --recompute and {} tokens a micro-batch it fits", tokens);
+  return out;
+}
+
+std::string rollout_advice(const Plan& p, double memory) {
+  int64_t tokens = p.options.kv_cache_tokens;
+  const int64_t ranks = p.rollout.world();
+  for (int64_t r = 0; r < ranks; ++r) {
+    const int64_t kv = p.rollout_memory.of("kv_blocks", r), rest = p.rollout_memory.total(r) - kv;
+    const double a_token = static_cast<double>(kv) / static_cast<double>(p.options.kv_cache_tokens);
+    tokens = std::min(tokens, static_cast<int64_t>((memory - static_cast<double>(rest)) / a_token));
+  }
+  tokens = tokens / p.options.block_size * p.options.block_size;
+  return tokens > 0 ? fmt::format("; with --kv-cache-tokens {} it fits", tokens) : "";
 }
 
 // What the memory of a rank does not hold, and meshes whose does.
-void add_misfits(Plan& p, const WeightKinds& kinds) {
+void add_misfits(Plan& p, const WeightKinds& kinds, const std::vector<PlacedKind>& train) {
   if (p.options.memory_gb <= 0) return;
   const double memory = p.options.memory_gb * 1e9;
   const int64_t experts = p.table.config.has_moe() ? p.table.config.moe.num_experts : 0;
@@ -99,18 +166,19 @@ void add_misfits(Plan& p, const WeightKinds& kinds) {
     const auto fits = [&](const ParallelDims& d) {
       try {
         const std::vector<PlacedKind> placed = place_kinds(p.table, kinds, d);
-        const MemoryPlan other = rollout ? rollout_memory(p.table, kinds, placed, d, p.options)
-                                         : train_memory(p.table, kinds, placed, d, p.options);
+        const MemoryPlan other =
+            rollout ? rollout_memory(p.table, kinds, placed, d, p.options) : train_memory(p.table, kinds, placed, d, p.options);
         return static_cast<double>(other.peak()) <= memory;
       } catch (const UsageError&) {
         return false;
       }
     };
-    const std::vector<ParallelDims> near = nearest_meshes(dims, rollout, experts, true, 3, 60, fits);
-    p.misfits.push_back(fmt::format("{} needs {:.1f} GB on its fullest rank and has {:.1f}; {}", role,
-                                    static_cast<double>(m.peak()) / 1e9, p.options.memory_gb,
-                                    near.empty() ? "no mesh up to 16 times as large that was tried fits"
-                                                 : "the nearest meshes that fit: " + mesh_list(near, rollout)));
+    const std::vector<ParallelDims> near = nearest_meshes(dims, rollout, experts, true, 3, 10, fits);
+    p.misfits.push_back(
+        fmt::format("{} needs {:.1f} GB on its fullest rank and has {:.1f}; {}{}", role, static_cast<double>(m.peak()) / 1e9,
+                    p.options.memory_gb,
+                    near.empty() ? "none of the meshes nearby fits" : "the nearest meshes that fit: " + mesh_list(near, rollout),
+                    rollout ? rollout_advice(p, memory) : trainer_advice(p, kinds, train, memory)));
   };
   check("the trainer", p.train_memory, p.train, false);
   check("the rollout", p.rollout_memory, p.rollout, true);
@@ -118,9 +186,10 @@ void add_misfits(Plan& p, const WeightKinds& kinds) {
   int64_t most = 0;
   for (int64_t r = 0; r < p.job_ranks(); ++r) most = std::max(most, p.total(r));
   if (static_cast<double>(most) > memory)
-    p.misfits.push_back(fmt::format("each role fits by itself, both at once need {:.1f} GB and there are {:.1f}: let one sleep while "
-                                    "the other works, or put the rollout on ranks of its own (--apart)",
-                                    static_cast<double>(most) / 1e9, p.options.memory_gb));
+    p.misfits.push_back(
+        fmt::format("each role fits by itself, both at once need {:.1f} GB and there are {:.1f}: let one sleep while "
+                    "the other works, or put the rollout on ranks of its own (--apart)",
+                    static_cast<double>(most) / 1e9, p.options.memory_gb));
 }
 
 }  // namespace
@@ -141,14 +210,21 @@ int64_t Plan::total(int64_t job_rank) const {
   return bytes;
 }
 
+double PlanOptions::bandwidth(const std::string& axis) const {
+  const auto at = axis_bandwidth_gb.find(axis);
+  return (at == axis_bandwidth_gb.end() ? bandwidth_gb : at->second) * 1e9;
+}
+
+double Plan::seconds(const TrafficRow& row) const {
+  int64_t most = 0;
+  for (size_t r = 0; r < row.sent.size(); ++r) most = std::max({most, row.sent[r], row.received[r]});
+  return static_cast<double>(most) / options.bandwidth(row.axis);
+}
+
 double Plan::traffic_seconds() const {
-  double seconds = 0;
-  for (const TrafficRow& row : traffic.rows) {
-    int64_t most = 0;
-    for (size_t r = 0; r < row.sent.size(); ++r) most = std::max({most, row.sent[r], row.received[r]});
-    seconds += static_cast<double>(most) / (options.bandwidth_gb * 1e9);
-  }
-  return seconds;
+  double sum = 0;
+  for (const TrafficRow& row : traffic.rows) sum += seconds(row);
+  return sum;
 }
 
 Plan make_plan(const HfConfig& hf, const std::string& train_mesh, const std::string& rollout_mesh, const PlanOptions& options,
@@ -167,11 +243,12 @@ Plan make_plan(const HfConfig& hf, const std::string& train_mesh, const std::str
   p.rollout_memory = rollout_memory(p.table, kinds, rollout, p.rollout, options);
   p.traffic = update_traffic(p.table, kinds, train, p.train, options, even_rows(p.train, options));
   p.refit = refit_summary(p.table, p.train, p.rollout, options);
+  p.weights = weight_rows(kinds, train, rollout);
   p.train_shares = shares_of(kinds, train, true, options.param_dtype);
   p.rollout_shares = shares_of(kinds, rollout, false, options.rollout_dtype);
   add_uneven(kinds, train, p.train, false, p.table, p.uneven);
   add_uneven(kinds, rollout, p.rollout, true, p.table, p.uneven);
-  add_misfits(p, kinds);
+  add_misfits(p, kinds, train);
   return p;
 }
 

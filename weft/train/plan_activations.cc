@@ -35,9 +35,9 @@ void add_attention(const ParameterTable& t, const ActivationSizes& a, int64_t w,
   }
   const int64_t o = t.latent ? v : q;
   out.attention += kept + rows * ((q + k + v + o) * w + a.heads * kF);  // q, k, v, o, log-sum-exps
-  // In the backward: of o, of q, k, v; with cp the keys and values again, fp32 terms of their gradients and those in another order.
-  out.attention_extra =
-      rows * (o + q) * w + (a.cp ? a.all_tokens * ((k + v) * (w + kF) + k * kF) : rows * (k + v) * w);
+  // In the backward: of o, of q, k, v; with cp the keys and values again, fp32 terms of their gradients and those in another
+  // order.
+  out.attention_extra = rows * (o + q) * w + (a.cp ? a.all_tokens * ((k + v) * (w + kF) + k * kF) : rows * (k + v) * w);
 }
 
 void add_dense(int64_t hidden, int64_t width, const ActivationSizes& a, int64_t w, LayerBytes& out) {
@@ -49,10 +49,10 @@ void add_dense(int64_t hidden, int64_t width, const ActivationSizes& a, int64_t 
 void add_moe(const ParameterTable& t, const ActivationSizes& a, int64_t w, int64_t got, LayerBytes& out) {
   const MoeConfig& m = t.config.moe;
   const int64_t hidden = t.config.hidden_size, sent = a.routed * m.top_k;
-  out.mlp += a.slice * hidden * kF;                                  // the router's input: the unrounded norm
-  out.mlp += a.slice * (m.num_experts * kF + m.top_k * (kF + 4));    // logits, gates, ids
+  out.mlp += a.slice * hidden * kF;                                    // the router's input: the unrounded norm
+  out.mlp += a.slice * (m.num_experts * kF + m.top_k * (kF + 4));      // logits, gates, ids
   out.mlp += got * (hidden * w + m.intermediate_size * (2 * kF + w));  // rows by expert, gate and up, their product
-  out.mlp += sent * hidden * w;                                      // what the experts returned
+  out.mlp += sent * hidden * w;                                        // what the experts returned
   // Of gate and up, in fp32; with ep before it of the experts' outputs, put in their order in fp32. What came back has gone then.
   int64_t extra = std::max(got * m.intermediate_size * 2 * kF - sent * hidden * w, got * m.intermediate_size * w);
   if (a.ep) {
@@ -105,9 +105,9 @@ ActivationBytes activation_bytes(const ParameterTable& t, const PlanOptions& opt
   // Ids and positions, the angles of RoPE, the last residual stream and the head's rows of it; of the head: its input, log-probs,
   // log-sum-exps, entropies.
   int64_t ends = a.tokens * (4 + 4 + 4 * t.config.history() + rope * kF + hidden * kF) + rows * (8 + hidden * kF);
-  if (a.tp) ends += a.tokens * (4 + 8) * a.vocab / t.config.vocab_size;   // ids of this rank's share, and where they stand
-  if (a.cp) ends += a.all_tokens * 16;                                    // the order of positions and of ranks
-  ends += (a.tokens - a.slice) * hidden * kF;                             // a slice of the embedding holds all of it
+  if (a.tp) ends += a.tokens * (4 + 8) * a.vocab / t.config.vocab_size;  // ids of this rank's share, and where they stand
+  if (a.cp) ends += a.all_tokens * 16;                                   // the order of positions and of ranks
+  ends += (a.tokens - a.slice) * hidden * kF;                            // a slice of the embedding holds all of it
   const int64_t head = rows * (hidden * w + 4 * kF);
   int64_t kept = ends + head, last_extra = 0, widest = 0, forward = 0;
   size_t moe = 0;

@@ -73,7 +73,17 @@ std::string plan_json(const Plan& p) {
                   {"kv_cache_tokens", o.kv_cache_tokens},
                   {"block_size_tokens", o.block_size},
                   {"bandwidth_gb_per_s", o.bandwidth_gb},
+                  {"axis_bandwidth_gb_per_s", o.axis_bandwidth_gb},
                   {"memory_gb", o.memory_gb}};
+  j["weights"] = Json::array();
+  for (const WeightRow& w : p.weights)
+    j["weights"].push_back({{"name", w.name},
+                            {"shape", w.shape},
+                            {"count", w.count},
+                            {"train_cuts", w.train},
+                            {"rollout_cuts", w.rollout},
+                            {"train_most_elements", w.train_elements},
+                            {"rollout_most_elements", w.rollout_elements}});
   j["train_memory"] = memory(p.train_memory, p.train.world());
   j["rollout_memory"] = memory(p.rollout_memory, p.rollout.world());
   std::vector<int64_t> totals;
@@ -85,6 +95,7 @@ std::string plan_json(const Plan& p) {
     r["operations"] = *std::max_element(row.operations.begin(), row.operations.end());
     put(r, "sent_bytes", row.sent);
     put(r, "received_bytes", row.received);
+    r["busiest_rank_s"] = p.seconds(row);
     j["update_traffic"].push_back(std::move(r));
   }
   j["update_traffic_s"] = p.traffic_seconds();
@@ -104,7 +115,8 @@ std::string plan_json(const Plan& p) {
   refit["flow_bytes"] = p.refit.flows;
   j["uneven"] = Json::array();
   for (const UnevenTensor& u : p.uneven)
-    j["uneven"].push_back({{"role", u.role}, {"name", u.name}, {"why", u.why}, {"most_over_mean", u.most_over_mean}});
+    j["uneven"].push_back(
+        {{"role", u.role}, {"name", u.name}, {"why", u.why}, {"most_over_mean", u.most_over_mean}, {"excess_bytes", u.bytes}});
   j["misfits"] = p.misfits;
   return j.dump(2) + "\n";
 }

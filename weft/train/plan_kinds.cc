@@ -50,8 +50,7 @@ std::vector<int64_t> coordinates_along(const DeviceMesh& mesh, const std::string
   int64_t stride = 1;
   for (size_t a = mesh.axes().size(); a-- > 0 && mesh.axes()[a] != axis;) stride *= mesh.sizes()[a];
   const int64_t size = mesh.size(axis);
-  for (size_t i = 0; i < out.size(); ++i)
-    out[static_cast<size_t>(mesh.ranks()[i])] = static_cast<int64_t>(i) / stride % size;
+  for (size_t i = 0; i < out.size(); ++i) out[static_cast<size_t>(mesh.ranks()[i])] = static_cast<int64_t>(i) / stride % size;
   return out;
 }
 

@@ -17,7 +17,7 @@ struct WeightKind {
   std::vector<int64_t> shape;
   bool rounded = true;
   WeightCategory category = WeightCategory::kSmall;
-  int64_t count = 0;  // parameters
+  int64_t count = 0;    // parameters
   bool packed = false;  // a product reads its panels
 };
 struct WeightKinds {

@@ -79,7 +79,8 @@ std::vector<Bytes> panels_by_rank(const WeightKinds& kinds, const std::vector<Pl
 }  // namespace
 
 int64_t PlanOptions::sequence_rows() const {
-  return max_response_length == 0 ? max_tokens_per_micro_batch : std::max<int64_t>(1, max_prompt_length + max_response_length - 1);
+  return max_response_length == 0 ? max_tokens_per_micro_batch
+                                  : std::max<int64_t>(1, max_prompt_length + max_response_length - 1);
 }
 
 int64_t PlanOptions::sequences() const { return std::max<int64_t>(1, max_tokens_per_micro_batch / sequence_rows()); }
@@ -126,9 +127,7 @@ MemoryPlan train_memory(const ParameterTable& table, const WeightKinds& kinds, c
     return out;
   };
   MemoryPlan plan;
-  const auto add = [&](const char* name, const char* what, Bytes bytes) {
-    plan.kinds.push_back({name, what, std::move(bytes)});
-  };
+  const auto add = [&](const char* name, const char* what, Bytes bytes) { plan.kinds.push_back({name, what, std::move(bytes)}); };
   add("weights", "fp32 masters", times(4));
   if (dtype == DType::kBF16)
     add("rounded_weights", "bf16 copies of projections, experts, embeddings and head",
@@ -146,9 +145,8 @@ MemoryPlan train_memory(const ParameterTable& table, const WeightKinds& kinds, c
         root_and_pair(over_groups(kinds, ranks, gathered,
                                   [&](size_t k, size_t r) { return placed[k].computed[r] * width(kinds.kinds[k], dtype); }),
                       ranks));
-    const auto staged = over_groups(kinds, ranks, staging, [&](size_t k, size_t r) {
-      return placed[k].staged[r] * width(kinds.kinds[k], dtype);
-    });
+    const auto staged = over_groups(kinds, ranks, staging,
+                                    [&](size_t k, size_t r) { return placed[k].staged[r] * width(kinds.kinds[k], dtype); });
     add("gather_staging", "of what is not cut along its first dim, while it arrives", largest(staged, 0, ranks));
     // One layer's gradients are added while those of the layer behind it are in reduction, to a part of its own.
     const auto whole = over_groups(kinds, ranks, full, [&](size_t k, size_t r) { return placed[k].computed[r] * 4; });
@@ -169,7 +167,8 @@ MemoryPlan train_memory(const ParameterTable& table, const WeightKinds& kinds, c
       activations[r] = activations[r - static_cast<size_t>(dims.cp * dims.tp)];
       continue;
     }
-    const ActivationSizes sizes = activation_sizes(table, dims, options, even_micro_batch(dims, options), static_cast<int64_t>(r));
+    const ActivationSizes sizes =
+        activation_sizes(table, dims, options, even_micro_batch(dims, options), static_cast<int64_t>(r));
     activations[r] = activation_bytes(table, options, sizes).peak;
   }
   add("activations", "of one micro-batch at the fullest moment of its backward", std::move(activations));
@@ -186,18 +185,17 @@ MemoryPlan rollout_memory(const ParameterTable& table, const WeightKinds& kinds,
   const size_t ranks = static_cast<size_t>(dims.world());
   const DType dtype = options.rollout_dtype;
   MemoryPlan plan;
-  plan.kinds.push_back({"weights", "in the rollout's dtype; router, norms and biases fp32",
-                        sum_over(kinds, ranks, [&](size_t k, size_t r) {
-                          return placed[k].computed[r] * width(kinds.kinds[k], dtype);
-                        })});
+  plan.kinds.push_back(
+      {"weights", "in the rollout's dtype; router, norms and biases fp32",
+       sum_over(kinds, ranks, [&](size_t k, size_t r) { return placed[k].computed[r] * width(kinds.kinds[k], dtype); })});
   const std::vector<Bytes> panels = panels_by_rank(kinds, placed, dtype);
   plan.kinds.push_back({"packed_panels", "weights as the CPU's products read them",
                         sum_over(kinds, ranks, [&](size_t k, size_t r) { return panels[k][r]; })});
   const int64_t blocks = (options.kv_cache_tokens + options.block_size - 1) / options.block_size;
-  plan.kinds.push_back({"kv_blocks", table.latent ? "latents of keys and values, the same on every rank of tp"
-                                                  : "keys and values of this rank's heads",
-                        Bytes(ranks, blocks * options.block_size * kv_elements(table, dims) * dtype_bytes(dtype) *
-                                         table.config.num_layers)});
+  plan.kinds.push_back(
+      {"kv_blocks",
+       table.latent ? "latents of keys and values, the same on every rank of tp" : "keys and values of this rank's heads",
+       Bytes(ranks, blocks * options.block_size * kv_elements(table, dims) * dtype_bytes(dtype) * table.config.num_layers)});
   return plan;
 }
 

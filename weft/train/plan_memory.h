@@ -12,7 +12,8 @@ MemoryPlan rollout_memory(const ParameterTable& table, const WeightKinds& kinds,
                           const ParallelDims& dims, const PlanOptions& options);
 
 // Bytes that fully_shard group `group` (0: the outermost, then the layers) gathers, by rank.
-std::vector<int64_t> gathered_bytes(const WeightKinds& kinds, const std::vector<PlacedKind>& placed, size_t group, DType param_dtype);
+std::vector<int64_t> gathered_bytes(const WeightKinds& kinds, const std::vector<PlacedKind>& placed, size_t group,
+                                    DType param_dtype);
 // Elements of a token's keys and values in one layer of a rank's cache.
 int64_t kv_elements(const ParameterTable& table, const ParallelDims& dims);
 

@@ -8,14 +8,12 @@
 namespace weft {
 namespace {
 
-double steps(int64_t from, int64_t to) {
-  return std::abs(std::log2(static_cast<double>(to) / static_cast<double>(from)));
-}
+double steps(int64_t from, int64_t to) { return std::abs(std::log2(static_cast<double>(to) / static_cast<double>(from))); }
 
-// Changes of axes, and of the world more dearly.
+// Changes of axes.
 double distance(const ParallelDims& a, const ParallelDims& b) {
   return steps(a.replicate, b.replicate) + steps(a.fsdp, b.fsdp) + steps(a.cp, b.cp) + 1.01 * steps(a.tp, b.tp) +
-         0.99 * steps(a.ep, b.ep) + 4 * steps(a.world(), b.world());
+         0.99 * steps(a.ep, b.ep);
 }
 
 std::vector<int64_t> divisors(int64_t n) {
@@ -53,15 +51,16 @@ void add_meshes(const ParallelDims& dims, int64_t world, bool rollout, int64_t e
 
 std::vector<ParallelDims> nearest_meshes(const ParallelDims& dims, bool rollout, int64_t experts, bool grow, size_t count,
                                          size_t tries, const std::function<bool(const ParallelDims&)>& works) {
-  std::vector<ParallelDims> candidates, out;
-  for (const int64_t times : grow ? std::vector<int64_t>{1, 2, 4, 8, 16} : std::vector<int64_t>{1})
-    if (dims.world() * times <= 1 << 16) add_meshes(dims, dims.world() * times, rollout, experts, candidates);
-  std::erase(candidates, dims);
-  std::stable_sort(candidates.begin(), candidates.end(),
-                   [&](const ParallelDims& a, const ParallelDims& b) { return distance(dims, a) < distance(dims, b); });
-  for (const ParallelDims& d : candidates) {
-    if (out.size() == count || tries-- == 0) break;
-    if (works(d)) out.push_back(d);
+  std::vector<ParallelDims> out;
+  for (int64_t times = 1; out.empty() && times <= (grow ? 16 : 1) && dims.world() * times <= 1 << 16; times *= 2) {
+    std::vector<ParallelDims> candidates;
+    add_meshes(dims, dims.world() * times, rollout, experts, candidates);
+    std::erase(candidates, dims);
+    std::stable_sort(candidates.begin(), candidates.end(),
+                     [&](const ParallelDims& a, const ParallelDims& b) { return distance(dims, a) < distance(dims, b); });
+    if (candidates.size() > tries) candidates.resize(tries);
+    for (const ParallelDims& d : candidates)
+      if (out.size() < count && works(d)) out.push_back(d);
   }
   return out;
 }

@@ -9,8 +9,8 @@
 
 namespace weft {
 
-// At most `count` for which works() returns true, asked at most `tries` times: first of the same world, then (grow) of worlds that
-// are 2, 4, ... times as large. `experts`: 0 leaves ep alone.
+// At most `count` for which works() returns true, of the `tries` nearest of the same world; where none is (grow) of the world
+// that is 2, 4, 8 or 16 times as large. `experts`: 0 for a dense model.
 std::vector<ParallelDims> nearest_meshes(const ParallelDims& dims, bool rollout, int64_t experts, bool grow, size_t count,
                                          size_t tries, const std::function<bool(const ParallelDims&)>& works);
 // "fsdp=8,ep=4 or fsdp=4,tp=2"

@@ -26,18 +26,18 @@ int64_t most(const std::map<int64_t, int64_t>& by_rank) {
 // About how many transfers a plan of one tensor has.
 int64_t transfers_of(const RefitTensor& t) {
   int64_t receivers = 0, pieces = 0, sources = 0;
-  for (const HolderSet& s : t.to) receivers += static_cast<int64_t>(s.ranks.size()), pieces += static_cast<int64_t>(s.boxes.size());
+  for (const HolderSet& s : t.to)
+    receivers += static_cast<int64_t>(s.ranks.size()), pieces += static_cast<int64_t>(s.boxes.size());
   for (const HolderSet& s : t.from) sources += static_cast<int64_t>(s.boxes.size());
   return receivers * std::max<int64_t>(1, sources / std::max<int64_t>(1, pieces));
 }
 
 }  // namespace
 
-RefitTensors refit_tensors(const ParameterTable& table, const ParallelDims& train, const ParallelDims& rollout, DType rollout_dtype,
-                           bool apart, bool by_kind) {
+RefitTensors refit_tensors(const ParameterTable& table, const ParallelDims& train, const ParallelDims& rollout,
+                           DType rollout_dtype, bool apart, bool by_kind) {
   const WeightKinds kinds = kinds_of(table);
-  const std::vector<int> senders = numbered(train.world(), 0),
-                         receivers = numbered(rollout.world(), apart ? train.world() : 0);
+  const std::vector<int> senders = numbered(train.world(), 0), receivers = numbered(rollout.world(), apart ? train.world() : 0);
   RefitTensors by, out;
   for (const WeightKind& k : kinds.kinds) {
     RefitTensor t{k.name, static_cast<int64_t>(k.shape.size()), k.rounded ? dtype_bytes(rollout_dtype) : 4, {}, {}};
@@ -86,7 +86,7 @@ RefitSummary refit_summary(const ParameterTable& table, const ParallelDims& trai
   }
   s.max_needed = most(s.load.needed), s.max_received = most(s.load.received), s.max_sent = most(s.load.sent);
   for (const auto& [rank, bytes] : s.load.received) s.total_received += bytes;
-  const double bandwidth = options.bandwidth_gb * 1e9;
+  const double bandwidth = options.bandwidth("refit");
   s.receive_seconds = static_cast<double>(s.max_received) / bandwidth;
   s.send_seconds = static_cast<double>(s.max_sent) / bandwidth;
   s.bound_seconds = std::max(s.receive_seconds, static_cast<double>(fair_sent) / bandwidth);

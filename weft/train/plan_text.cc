@@ -3,30 +3,10 @@
 #include <numeric>
 
 #include "weft/train/plan.h"
+#include "weft/train/plan_format.h"
 
 namespace weft {
 namespace {
-
-std::string size_text(double bytes) {
-  const char* units[] = {"B", "KB", "MB", "GB", "TB", "PB"};
-  size_t u = 0;
-  while (bytes >= 1000 && u + 1 < std::size(units)) bytes /= 1000, ++u;
-  return u == 0 ? fmt::format("{:.0f} B", bytes) : fmt::format("{:.2f} {}", bytes, units[u]);
-}
-std::string size_text(int64_t bytes) { return size_text(static_cast<double>(bytes)); }
-
-std::string time_text(double seconds) {
-  if (seconds >= 1) return fmt::format("{:.2f} s", seconds);
-  if (seconds >= 1e-3) return fmt::format("{:.1f} ms", seconds * 1e3);
-  return fmt::format("{:.0f} us", seconds * 1e6);
-}
-
-std::string count_text(int64_t n) {
-  const double x = static_cast<double>(n);
-  if (x >= 1e12) return fmt::format("{:.3f} T", x / 1e12);
-  if (x >= 1e9) return fmt::format("{:.2f} B", x / 1e9);
-  return fmt::format("{:.2f} M", x / 1e6);
-}
 
 struct Range {
   int64_t least = 0, most = 0, rank = 0;  // rank: the fullest
@@ -50,11 +30,27 @@ void memory_table(std::string& out, const std::string& title, const MemoryPlan& 
   line("total", all, fmt::format("the fullest is rank {}", all.rank));
 }
 
+void weights_table(std::string& out, const Plan& p) {
+  out += fmt::format("\nparameters: {} in {} tensors of {} kinds; the most elements that a rank keeps\n",
+                     count_text(p.table.num_parameters()), p.table.rows.size(), p.weights.size());
+  out += fmt::format("  {:<52} {:>4}  {:<20} {:<30} {:>10}   {:<14} {:>10}\n", "", "", "shape", "trainer cuts", "keeps",
+                     "rollout cuts", "keeps");
+  for (const WeightRow& w : p.weights)
+    out += fmt::format("  {:<52} {:>4}  {:<20} {:<30} {:>10}   {:<14} {:>10}\n", w.name, fmt::format("x{}", w.count),
+                       shape_text(w.shape), w.train, count_text(w.train_elements), w.rollout, count_text(w.rollout_elements));
+}
+
+std::string bandwidth_text(const PlanOptions& o) {
+  std::string out = fmt::format("{:g} GB/s each way", o.bandwidth_gb);
+  for (const auto& [axis, gb] : o.axis_bandwidth_gb) out += fmt::format(", {} {:g}", axis, gb);
+  return out;
+}
+
 void traffic_table(std::string& out, const Plan& p) {
   if (p.traffic.rows.empty()) return;
   out += fmt::format(
-      "\ncollectives of one update of the trainer ({} micro-batch{} of {} tokens), bytes of the busiest rank at {:g} GB/s each way\n",
-      p.options.micro_batches, p.options.micro_batches == 1 ? "" : "es", p.options.tokens(), p.options.bandwidth_gb);
+      "\ncollectives of one update of the trainer ({} micro-batch{} of {} tokens), bytes of the busiest rank; time at {}\n",
+      p.options.micro_batches, p.options.micro_batches == 1 ? "" : "es", p.options.tokens(), bandwidth_text(p.options));
   out += fmt::format("  {:<12} {:<16} {:>10} {:>11} {:>11} {:>11} {:>11}\n", "axis", "purpose", "operations", "sent", "received",
                      "all ranks", "time");
   int64_t sent = 0, received = 0;
@@ -63,11 +59,10 @@ void traffic_table(std::string& out, const Plan& p) {
     sent += s, received += r;
     out += fmt::format("  {:<12} {:<16} {:>10} {:>11} {:>11} {:>11} {:>11}\n", row.axis, row.purpose,
                        range_of(row.operations).most, size_text(s), size_text(r),
-                       size_text(std::accumulate(row.sent.begin(), row.sent.end(), 0.0)),
-                       time_text(static_cast<double>(std::max(s, r)) / (p.options.bandwidth_gb * 1e9)));
+                       size_text(std::accumulate(row.sent.begin(), row.sent.end(), 0.0)), time_text(p.seconds(row)));
   }
-  out += fmt::format("  {:<12} {:<16} {:>10} {:>11} {:>11} {:>11} {:>11}\n", "total", "", "", size_text(sent), size_text(received),
-                     "", time_text(p.traffic_seconds()));
+  out += fmt::format("  {:<12} {:<16} {:>10} {:>11} {:>11} {:>11} {:>11}\n", "total", "", "", size_text(sent),
+                     size_text(received), "", time_text(p.traffic_seconds()));
 }
 
 void refit_table(std::string& out, const Plan& p) {
@@ -80,7 +75,8 @@ void refit_table(std::string& out, const Plan& p) {
   const auto line = [&](const char* name, const std::string& value, const std::string& what) {
     out += fmt::format("  {:<18} {:>11}   {}\n", name, value, what);
   };
-  line("kept", size_text(s.max_needed), fmt::format("the most that a rank of the rollout keeps; all ranks {}", size_text(needed)));
+  line("kept", size_text(s.max_needed),
+       fmt::format("the most that a rank of the rollout keeps; all ranks {}", size_text(needed)));
   line("received", size_text(s.max_received),
        fmt::format("the most; mean of the {} ranks that receive {}; all {}: what is there already does not move",
                    s.load.received.size(), size_text(static_cast<double>(s.total_received) / ranks(s.load.received)),
@@ -88,10 +84,11 @@ void refit_table(std::string& out, const Plan& p) {
   line("sent", size_text(s.max_sent),
        fmt::format("the most; mean of the {} ranks that send {}", s.load.sent.size(),
                    size_text(static_cast<double>(s.total_received) / ranks(s.load.sent))));
-  line("unique", size_text(s.load.unique), fmt::format("what any rank lacks, counted once; largest box {}", size_text(s.load.largest_box)));
+  line("unique", size_text(s.load.unique),
+       fmt::format("what any rank lacks, counted once; largest box {}", size_text(s.load.largest_box)));
   line("lower bound", time_text(s.bound_seconds),
-       fmt::format("at {:g} GB/s each way: receivers {}, senders {}", p.options.bandwidth_gb, time_text(s.receive_seconds),
-                   time_text(s.send_seconds)));
+       fmt::format("at {:g} GB/s each way: receivers {}, senders {}", p.options.bandwidth("refit") / 1e9,
+                   time_text(s.receive_seconds), time_text(s.send_seconds)));
   if (s.load.unique < s.total_received)
     line("  with forwarding", time_text(std::max(s.receive_seconds, s.forward_seconds)),
          fmt::format("if replicas of the rollout gave each other what they got: senders {}", time_text(s.forward_seconds)));
@@ -108,11 +105,11 @@ std::string plan_text(const Plan& p) {
   out += fmt::format("\n  trainer  {:<36} {} ranks\n  rollout  {:<36} {} ranks, ", p.train.to_string(), p.train.world(),
                      rollout_mesh_text(p.rollout), p.rollout.world());
   const int64_t smaller = std::min(p.train.world(), p.rollout.world());
-  out += p.options.apart ? fmt::format("{} to {} of the job: apart\n", p.train.world(), p.job_ranks() - 1)
-         : p.train.world() == p.rollout.world()
-             ? std::string("the trainer's\n")
-             : fmt::format("the first {} of the {} are both roles'\n", smaller, p.job_ranks());
+  out += p.options.apart                        ? fmt::format("{} to {} of the job: apart\n", p.train.world(), p.job_ranks() - 1)
+         : p.train.world() == p.rollout.world() ? std::string("the trainer's\n")
+                                                : fmt::format("the first {} of the {} are both roles'\n", smaller, p.job_ranks());
   for (const std::string& note : p.table.notes) out += "  note: " + note + "\n";
+  weights_table(out, p);
   memory_table(out, "trainer", p.train_memory, p.train.world());
   memory_table(out, "rollout", p.rollout_memory, p.rollout.world());
   int64_t most = 0;
@@ -123,8 +120,9 @@ std::string plan_text(const Plan& p) {
   if (!p.uneven.empty()) {
     out += "\nwhat does not divide\n";
     for (const UnevenTensor& u : p.uneven)
-      out += fmt::format("  {:<8} {:<52} {}{}\n", u.role, u.name, u.most_over_mean > 1 ? fmt::format("{:.2f} x the mean: ", u.most_over_mean) : "",
-                         u.why);
+      out += fmt::format(
+          "  {:<8} {:<52} {}{}\n", u.role, u.name, u.why,
+          u.most_over_mean > 1 ? fmt::format("; {:.2f} x the mean costs it {}", u.most_over_mean, size_text(u.bytes)) : "");
   }
   if (!p.misfits.empty()) {
     out += fmt::format("\nwhat does not fit into {:g} GB a rank\n", p.options.memory_gb);

@@ -32,7 +32,8 @@ class Books {
     add(axis, purpose, bytes, bytes);
   }
   // counts by rank.
-  void all_gather(const Place& p, const std::string& axis, const char* purpose, const std::vector<int64_t>& counts, int64_t width) {
+  void all_gather(const Place& p, const std::string& axis, const char* purpose, const std::vector<int64_t>& counts,
+                  int64_t width) {
     const int64_t mine = counts[static_cast<size_t>(p.me)], all = std::accumulate(counts.begin(), counts.end(), int64_t{0});
     add(axis, purpose, mine * (p.ranks - 1) * width, (all - mine) * width);
   }
@@ -83,7 +84,12 @@ std::vector<int64_t> slices(int64_t rows, int64_t ranks, int64_t width) {
 class Forwards {
  public:
   Forwards(const ParameterTable& table, const ParallelDims& dims, const PlanOptions& options, const StepRows& rows)
-      : t_(table), dims_(dims), o_(options), rows_(rows), w_(dtype_bytes(options.param_dtype)), hidden_(table.config.hidden_size) {}
+      : t_(table),
+        dims_(dims),
+        o_(options),
+        rows_(rows),
+        w_(dtype_bytes(options.param_dtype)),
+        hidden_(table.config.hidden_size) {}
 
   // One micro-batch, forward and backward.
   void micro_batch(const RankPlace& p, int64_t index, Ledger& ledger) const {
@@ -91,10 +97,10 @@ class Forwards {
     const int64_t fed = m.fed[static_cast<size_t>(p.cp.me)], head = m.head[static_cast<size_t>(p.cp.me)];
     Books once(ledger, 1), forward(ledger, o_.recompute ? 2 : 1);
     const bool tp = dims_.tp > 1, sp = tp && o_.sequence_parallel;
-    if (tp) once.all_reduce(p.tp, "tp", "tp_sum", fed * hidden_, kF);            // the embedding
+    if (tp) once.all_reduce(p.tp, "tp", "tp_sum", fed * hidden_, kF);  // the embedding
     if (sp) {
-      once.all_gather(p.tp, "tp", "rows", slices(fed, dims_.tp, hidden_), kF);   // gradient of the embedding's slice
-      once.all_gather(p.tp, "tp", "rows", slices(fed, dims_.tp, hidden_), kF);   // the last residual stream
+      once.all_gather(p.tp, "tp", "rows", slices(fed, dims_.tp, hidden_), kF);  // gradient of the embedding's slice
+      once.all_gather(p.tp, "tp", "rows", slices(fed, dims_.tp, hidden_), kF);  // the last residual stream
     }
     if (t_.config.over_encoding) over_encoding(p, fed, once);
     int64_t moe = 0;
@@ -191,8 +197,7 @@ class Forwards {
   void over_encoding(const RankPlace& p, int64_t fed, Books& once) const {
     if (dims_.tp == 1) return;
     const int64_t tables = over_encoding_tables(*t_.config.over_encoding);
-    for (int64_t e = 0; e < tables; ++e)
-      once.all_gather(p.tp, "tp", "rows", slices(fed, dims_.tp, hidden_ / tables), kF);
+    for (int64_t e = 0; e < tables; ++e) once.all_gather(p.tp, "tp", "rows", slices(fed, dims_.tp, hidden_ / tables), kF);
   }
 
   const ParameterTable& t_;
@@ -204,8 +209,8 @@ class Forwards {
 
 // Each layer is gathered for the forward and again for the backward of a micro-batch, the outermost group once; gradients are
 // reduced over the shards in every micro-batch, over the axes that hold terms or copies in the last.
-void weights(const WeightKinds& kinds, const std::vector<PlacedKind>& placed, const ParallelDims& dims, const PlanOptions& options,
-             int64_t micro_batches, std::vector<Ledger>& ledgers) {
+void weights(const WeightKinds& kinds, const std::vector<PlacedKind>& placed, const ParallelDims& dims,
+             const PlanOptions& options, int64_t micro_batches, std::vector<Ledger>& ledgers) {
   std::vector<int64_t> gathers(kinds.kinds.size(), 0);
   for (size_t g = 0; g < kinds.groups.size(); ++g)
     for (size_t k : kinds.groups[g]) gathers[k] += g == 0 ? 1 : 2;
@@ -308,9 +313,8 @@ TrafficPlan update_traffic(const ParameterTable& table, const WeightKinds& kinds
     const auto none = [](int64_t n) { return n == 0; };
     return std::all_of(row.sent.begin(), row.sent.end(), none) && std::all_of(row.received.begin(), row.received.end(), none);
   });
-  std::sort(plan.rows.begin(), plan.rows.end(), [](const TrafficRow& a, const TrafficRow& b) {
-    return std::tie(a.axis, a.purpose) < std::tie(b.axis, b.purpose);
-  });
+  std::sort(plan.rows.begin(), plan.rows.end(),
+            [](const TrafficRow& a, const TrafficRow& b) { return std::tie(a.axis, a.purpose) < std::tie(b.axis, b.purpose); });
   return plan;
 }
 

@@ -1,6 +1,6 @@
 #pragma once
-// What a trainer's update sends and receives, by axis and purpose: the operations of the forward, the backward and the norm of the
-// gradients, as CommStats counts them (docs/plan.md).
+// What a trainer's update sends and receives, by axis and purpose: the operations of the forward, the backward and the norm of
+// the gradients, as CommStats counts them (docs/plan.md).
 
 #include <functional>
 #include <vector>
