@@ -3,7 +3,9 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <charconv>
 #include <numeric>
+#include <sstream>
 
 #include "weft/base/error.h"
 #include "weft/train/plan_kinds.h"
@@ -39,6 +41,43 @@ void check_options(const PlanOptions& o) {
     need(gb > 0, fmt::format("a bandwidth of {} GB/s for {}: it is above 0", gb, axis));
   }
   need(o.memory_gb >= 0, fmt::format("a memory of {} GB: it is 0 (not given) or more", o.memory_gb));
+}
+
+// Reads a mesh; where only its ep does not divide, with whole meshes that do.
+ParallelDims read_mesh(const ParameterTable& table, const std::string& text, bool rollout) {
+  const auto read = [&](const std::string& t) {
+    return rollout ? parse_rollout_dims(t, 0, table.own_axes) : parse_parallel_dims(t, 0, table.own_axes);
+  };
+  try {
+    return read(text);
+  } catch (const UsageError& e) {
+    std::string without, entry;
+    int64_t ep = 0;
+    std::istringstream in(text);
+    while (std::getline(in, entry, ',')) {
+      if (!entry.starts_with("ep=")) {
+        without += (without.empty() ? "" : ",") + entry;
+      } else if (std::from_chars(entry.data() + 3, entry.data() + entry.size(), ep).ec != std::errc()) {
+        throw;
+      }
+    }
+    if (ep < 2 || ep > kMaxWorld) throw;
+    ParallelDims dims;
+    try {
+      dims = read(without + (rollout ? ",ep=1" : ""));
+    } catch (const UsageError&) {
+      throw e;  // more is wrong than ep
+    }
+    // As many ranks with another ep, then this ep with the next number of ranks.
+    std::vector<ParallelDims> fit;
+    const int64_t experts = table.config.moe.num_experts;
+    for (int64_t d = ep; d > 1 && fit.empty(); --d)
+      if (dims.ranks_per_replica() % d == 0 && (experts == 0 || experts % d == 0)) fit.push_back(dims), fit.back().ep = d;
+    const int64_t others = dims.cp * dims.tp, unit = std::lcm(others, ep) / others;
+    fit.push_back(dims);
+    fit.back().fsdp = (dims.fsdp + unit - 1) / unit * unit, fit.back().ep = ep;
+    throw UsageError(fmt::format("{}; the nearest meshes that work: {}", e.what(), mesh_list(fit, rollout)));
+  }
 }
 
 // Refuses a mesh that the model's shape forbids, with those that work.
@@ -233,8 +272,8 @@ Plan make_plan(const HfConfig& hf, const std::string& train_mesh, const std::str
   Plan p;
   p.options = options;
   p.table = parameter_table(hf, options.sequence_parallel, extra);
-  p.train = parse_parallel_dims(train_mesh, 0, p.table.own_axes);
-  p.rollout = parse_rollout_dims(rollout_mesh, 0, p.table.own_axes);
+  p.train = read_mesh(p.table, train_mesh, false);
+  p.rollout = read_mesh(p.table, rollout_mesh, true);
   const WeightKinds kinds = kinds_of(p.table);
   check_mesh_of(p.table, kinds, p.train, false);
   check_mesh_of(p.table, kinds, p.rollout, true);

@@ -314,7 +314,7 @@ void expect_activations(const ActivationCase& c) {
   PlanOptions options;
   options.param_dtype = c.dtype == at::kFloat ? DType::kF32 : DType::kBF16;
   options.recompute = c.recompute, options.sequence_parallel = c.slices;
-  options.max_prompt_length = 33, options.max_response_length = 96, options.max_tokens_per_micro_batch = 3072;
+  options.max_prompt_length = 33, options.max_response_length = 96, options.max_tokens_per_micro_batch = 2048;
   const Plan plan = make_plan(hf, c.mesh, "dp=1", options);
   const ParallelDims& dims = plan.train;
   const auto measured = measure_activations(hf, dims, {"", c.dtype, {.sequence_parallel = c.slices}, c.recompute}, options);
@@ -338,16 +338,13 @@ void expect_activations(const ActivationCase& c) {
 
 TEST(PlanOfARun, ActivationsAreWithinFivePerCent) {
   for (const ActivationCase& c : std::vector<ActivationCase>{{"fsdp=1", true},
-                                                             {"fsdp=1", true, at::kBFloat16, true},
-                                                             {"fsdp=1", false, at::kBFloat16},
+                                                             {"fsdp=1", false, at::kBFloat16, true},
                                                              {"fsdp=2,ep=2", true, at::kBFloat16},
                                                              {"fsdp=2,ep=2", true, at::kFloat, true},
-                                                             {"fsdp=2", false, at::kFloat, true},
                                                              {"tp=2", true, at::kBFloat16, false, true},
                                                              {"tp=2", false, at::kFloat, true, true},
                                                              {"cp=2", true, at::kFloat},
                                                              {"cp=2", true, at::kBFloat16, true},
-                                                             {"fsdp=2,tp=2,ep=4", true, at::kFloat},
                                                              {"fsdp=2,tp=2,ep=4", true, at::kBFloat16, false, true}})
     expect_activations(c);
 }

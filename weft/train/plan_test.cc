@@ -180,7 +180,9 @@ TEST(Plan, MeshesThatDoNotFitNameThoseThatDo) {
   refused("fsdp=2,tp=16", "dp=1",
           {"--train fsdp=2,tp=16", "tp can be 1, 2, 4 or 8", "the nearest meshes that work: fsdp=4,tp=8"});
   refused("fsdp=2", "dp=2,tp=3", {"--rollout dp=2,tp=3", "nearest meshes that work: dp="});
-  refused("fsdp=8,ep=3", "dp=1", {"ep can be 1, 2, 4, 8"});
+  refused("fsdp=8,ep=3", "dp=1", {"ep can be 1, 2, 4, 8", "the nearest meshes that work: fsdp=8,ep=2 or fsdp=9,ep=3"});
+  refused("fsdp=2", "dp=6,tp=2,ep=8", {"ep=8 takes its ranks from dp=6 x tp=2", "that work: dp=6,tp=2,ep=4 or dp=8,tp=2,ep=8"});
+  refused("fsdp=8,ep=x", "dp=1", {"the size 'x' of ep is no number"});
   refused("fsdp=0", "dp=1", {"sizes are 1 or more"});
   refused("fsdp=2", "fsdp=2", {"did you mean dp?"});
   refused("fsdp=100000", "dp=1", {"a plan has at most 65536"});
