@@ -42,8 +42,10 @@ void add_attention(const ParameterTable& t, const ActivationSizes& a, int64_t w,
 
 void add_dense(int64_t hidden, int64_t width, const ActivationSizes& a, int64_t w, LayerBytes& out) {
   out.mlp += a.tokens * (hidden * w + width * (2 * kF + w));  // normed, gate, up, their product
-  // Of gate and up, in fp32; with tp the input's gradient to be summed, too.
-  out.mlp_extra = std::max(out.mlp_extra, a.tokens * width * 2 * kF);
+  // Of gate and up, in fp32; or of their inputs, when gate and up have gone; with slices of the output, gathered, in fp32.
+  int64_t extra = std::max(a.tokens * width * 2 * kF, a.tokens * (2 * hidden - width) * w);
+  if (a.slice != a.tokens) extra = std::max(extra, a.tokens * (hidden * kF + width * w));
+  out.mlp_extra = std::max(out.mlp_extra, extra);
 }
 
 void add_moe(const ParameterTable& t, const ActivationSizes& a, int64_t w, int64_t got, LayerBytes& out) {
@@ -109,21 +111,27 @@ ActivationBytes activation_bytes(const ParameterTable& t, const PlanOptions& opt
   if (a.cp) ends += a.all_tokens * 16;                                   // the order of positions and of ranks
   ends += (a.tokens - a.slice) * hidden * kF;                            // a slice of the embedding holds all of it
   const int64_t head = rows * (hidden * w + 4 * kF);
-  int64_t kept = ends + head, last_extra = 0, widest = 0, forward = 0;
-  size_t moe = 0;
   const int64_t flow = a.slice * hidden * kF;  // the residual stream, and as much its gradient
+  int64_t kept = ends + head;
+  std::vector<LayerBytes> layers;
+  size_t moe = 0;
   for (const bool is_moe : t.config.moe_layers) {
-    const LayerBytes layer = layer_bytes(t, a, w, is_moe ? a.received[moe++] : -1);
-    kept += options.recompute ? flow : layer.kept();
-    last_extra = flow + std::max(layer.mlp_extra, layer.attention_extra + flow - layer.mlp);
-    // Once more: its input is there already, its output is new, and the gradient waits.
-    widest = std::max({widest, layer.kept() + last_extra, layer.kept() + layer.forward_extra});
-    forward = layer.forward_extra - (options.recompute ? 0 : rows * (hidden * (w + kF)) + head - rows * hidden * w);
+    layers.push_back(layer_bytes(t, a, w, is_moe ? a.received[moe++] : -1));
+    kept += options.recompute ? flow : layers.back().kept();
   }
   // The head's backward: of its input in param_dtype, then of the residual stream's rows, then of all rows.
-  const int64_t head_peak = rows * hidden * kF + a.tokens * hidden * kF - rows * hidden * w;
-  const int64_t layers = -rows * hidden * w + (options.recompute ? widest : last_extra);
-  return {kept, kept + std::max({head_peak, layers, options.recompute ? 0 : forward})};
+  int64_t peak = kept + rows * hidden * kF + a.tokens * hidden * kF - rows * hidden * w;
+  if (!options.recompute && !layers.empty())  // the last layer's forward, before the head's
+    peak = std::max(peak, kept - head - rows * hidden * kF + layers.back().forward_extra);
+  int64_t left = kept - rows * hidden * w;
+  for (size_t i = layers.size(); i-- > 0;) {
+    const LayerBytes& layer = layers[i];
+    const int64_t extra = flow + std::max(layer.mlp_extra, layer.attention_extra + flow - layer.mlp);
+    // Once more with recompute: its input is there already, its output is new, and the gradient waits.
+    peak = std::max(peak, left + (options.recompute ? layer.kept() + std::max(extra, layer.forward_extra) : extra));
+    left -= options.recompute ? flow : layer.kept();
+  }
+  return {kept, peak};
 }
 
 }  // namespace weft

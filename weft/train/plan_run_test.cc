@@ -345,6 +345,7 @@ TEST(PlanOfARun, ActivationsAreWithinFivePerCent) {
                                                              {"tp=2", false, at::kFloat, true, true},
                                                              {"cp=2", true, at::kFloat},
                                                              {"cp=2", true, at::kBFloat16, true},
+                                                             {"fsdp=2,tp=2,ep=4", true, at::kBFloat16, true},
                                                              {"fsdp=2,tp=2,ep=4", true, at::kBFloat16, false, true}})
     expect_activations(c);
 }
