@@ -293,7 +293,7 @@ TEST_F(BadInput, CommandMistakes) {
   expect_error(run({"check", model(), "--param-dtype", "int4"}), kExitUsage, {"int4", "bfloat16"});
   const std::string config = model() + "/config.json";
   expect_error(run({"plan", config, "--train", "fsdp=2"}), kExitUsage, {"--rollout"});
-  expect_error(run({"plan", config, "--train", "fsdp=2", "--rollout", "fsdp=2"}), kExitUsage, {"did you mean dp?"});
+  expect_error(run({"plan", config, "--train", "fsdp=2", "--rollout", "fsdp=2"}), kExitUsage, {"unknown axis 'fsdp'"});
   expect_error(run({"plan", config, "--train", "fsdp=2,tp=16", "--rollout", "dp=2"}), kExitUsage, {"nearest meshes that work"});
   expect_error(run({"plan", config, "--train", "fsdp=2", "--rollout", "dp=2", "--bandwidth", "50,tp=fast"}), kExitUsage, {"fast"});
   expect_error(run({"plan", config + "x", "--train", "fsdp=2", "--rollout", "dp=2"}), kExitFailed, {"config.jsonx"});

@@ -4,62 +4,36 @@
 
 #include <algorithm>
 #include <cmath>
-#include <fstream>
-#include <iterator>
 #include <sstream>
 #include <thread>
 
+#include "weft/base/cgroup.h"
 #include "weft/base/random.h"
 
 namespace weft {
 namespace {
 
-std::string text_of(const std::string& path) {
-  std::ifstream file(path);
-  return {std::istreambuf_iterator<char>(file), {}};
-}
-
 int rounded_up(double cores) { return std::max(1, static_cast<int>(std::ceil(cores - 0.001))); }
 
 // Cores that one cgroup allows; 0: any number.
 int quota_v2(const std::string& dir) {
-  std::istringstream text(text_of(dir + "/cpu.max"));
+  std::istringstream text(text_of_file(dir + "/cpu.max"));
   double quota = 0, period = 0;  // "max 100000" leaves both 0
   return text >> quota >> period && quota > 0 && period > 0 ? rounded_up(quota / period) : 0;
 }
 int quota_v1(const std::string& dir) {
-  std::istringstream quota_text(text_of(dir + "/cpu.cfs_quota_us")), period_text(text_of(dir + "/cpu.cfs_period_us"));
+  std::istringstream quota_text(text_of_file(dir + "/cpu.cfs_quota_us")), period_text(text_of_file(dir + "/cpu.cfs_period_us"));
   double quota = 0, period = 0;  // a quota of -1: none
   return quota_text >> quota && period_text >> period && quota > 0 && period > 0 ? rounded_up(quota / period) : 0;
-}
-
-// From the group at `path` up to the root: each can only take away.
-template <class Quota>
-void take_least(const std::string& mount, std::string path, const Quota& quota, int* least) {
-  for (;;) {
-    if (const int cores = quota(mount + path); cores > 0) *least = *least == 0 ? cores : std::min(*least, cores);
-    if (path.empty() || path == "/") return;
-    path.resize(path.find_last_of('/') == std::string::npos ? 0 : path.find_last_of('/'));
-  }
 }
 
 }  // namespace
 
 int cgroup_quota(const std::string& proc_cgroup, const std::string& root) {
-  int least = 0;
-  std::istringstream lines(proc_cgroup);
-  for (std::string line; std::getline(lines, line);) {  // "0::/user.slice" or "4:cpu,cpuacct:/docker/1f"
-    const size_t first = line.find(':'), second = line.find(':', first + 1);
-    if (first == std::string::npos || second == std::string::npos) continue;
-    const std::string controllers = line.substr(first + 1, second - first - 1), path = line.substr(second + 1);
-    if (controllers.empty()) {
-      take_least(root, path, quota_v2, &least);
-      take_least(root + "/unified", path, quota_v2, &least);
-    } else if (("," + controllers + ",").find(",cpu,") != std::string::npos) {
-      take_least(root + "/" + controllers, path, quota_v1, &least);
-      take_least(root + "/cpu", path, quota_v1, &least);
-    }
-  }
+  int least = 0;  // each group can only take away
+  for (const bool v2 : {true, false})
+    for (const std::string& dir : cgroup_directories(proc_cgroup, root, "cpu", v2))
+      if (const int cores = v2 ? quota_v2(dir) : quota_v1(dir); cores > 0) least = least == 0 ? cores : std::min(least, cores);
   return least;
 }
 
@@ -75,7 +49,7 @@ CoreLimits core_limits() {
       if (CPU_ISSET(cpu, &set)) limits.mask_hash = hash_combine(limits.mask_hash, static_cast<uint64_t>(cpu));
   }
   limits.mask = std::max(limits.mask, 1);
-  limits.quota = cgroup_quota(text_of("/proc/self/cgroup"), "/sys/fs/cgroup");
+  limits.quota = cgroup_quota(text_of_file("/proc/self/cgroup"), "/sys/fs/cgroup");
   return limits;
 }
 

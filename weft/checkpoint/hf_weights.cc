@@ -4,6 +4,7 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/equal.h>
 
+#include <algorithm>
 #include <map>
 
 #include "weft/base/error.h"
@@ -29,15 +30,20 @@ std::string fault(const TensorInfo& info, const WeightEntry& e) {
   return "";
 }
 
+bool among(const std::vector<std::string>& names, const std::string& name) {
+  return std::find(names.begin(), names.end(), name) != names.end();
+}
+
 // Throws one error that lists every fault.
 void check_disk(const Checkpoint& disk, const std::map<std::string, const WeightEntry*>& expected,
-                const std::optional<WeightEntry>& tied_head) {
+                const std::optional<WeightEntry>& tied_head, const OtherHead& other) {
   std::vector<std::string> missing, extra, wrong;
   for (const auto& [name, entry] : expected)
-    if (!disk.contains(name)) missing.push_back(name);
+    if (!disk.contains(name) && !among(other.optional, name)) missing.push_back(name);
   for (const TensorInfo& t : disk.tensors()) {
     const auto it = expected.find(t.name);
     const WeightEntry* entry = it != expected.end() ? it->second : tied_head && t.name == tied_head->name ? &*tied_head : nullptr;
+    if (!entry && among(other.ignored, t.name)) continue;
     if (!entry)
       extra.push_back(t.name);
     else if (const std::string what = fault(t, *entry); !what.empty())
@@ -53,15 +59,17 @@ void check_disk(const Checkpoint& disk, const std::map<std::string, const Weight
 }  // namespace
 
 DiskManifest load_hf_weights(const Checkpoint& disk, const std::vector<WeightEntry>& entries,
-                             const std::optional<WeightEntry>& tied_head, const PartByName& part, int64_t* bytes_read) {
+                             const std::optional<WeightEntry>& tied_head, const PartByName& part, int64_t* bytes_read,
+                             const OtherHead& other) {
   at::NoGradGuard guard;
   std::map<std::string, const WeightEntry*> by_name;
   for (const WeightEntry& e : entries) by_name[e.name] = &e;
-  check_disk(disk, by_name, tied_head);
+  check_disk(disk, by_name, tied_head, other);
   DiskManifest manifest;
   for (const TensorInfo& t : disk.tensors()) {
-    manifest.push_back({t.name, t.dtype});
     const auto it = by_name.find(t.name);
+    if (it == by_name.end() && among(other.ignored, t.name)) continue;
+    manifest.push_back({t.name, t.dtype});
     if (it == by_name.end()) continue;
     const WeightEntry& e = *it->second;
     const int64_t read = read_part(disk.bytes(t.name), t.dtype, e, part(e.parameter));

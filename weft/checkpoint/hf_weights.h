@@ -23,8 +23,13 @@ using DiskManifest = std::vector<DiskTensor>;
 // Fills this rank's parts, reading their bytes only (`bytes_read`: how many). Every entry must be on disk with its shape and a
 // floating dtype (f32, bf16, f16), and nothing else may be there, but for `tied_head`, which must then equal the table it
 // repeats. One FileError lists all that is missing, extra, misshapen or of another dtype.
+// `other` names what may be there and is not read, and entries that may be missing: another head of the same trunk.
+struct OtherHead {
+  std::vector<std::string> ignored, optional;
+};
 DiskManifest load_hf_weights(const Checkpoint& disk, const std::vector<WeightEntry>& entries,
-                             const std::optional<WeightEntry>& tied_head, const PartByName& part, int64_t* bytes_read = nullptr);
+                             const std::optional<WeightEntry>& tied_head, const PartByName& part, int64_t* bytes_read = nullptr,
+                             const OtherHead& other = {});
 
 // A manifest for a model that was never on disk.
 DiskManifest fresh_manifest(const std::vector<WeightEntry>& entries, DType dtype);

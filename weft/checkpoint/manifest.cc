@@ -3,6 +3,7 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
+#include "weft/base/element_hash.h"
 #include "weft/base/error.h"
 #include "weft/io/content_hash.h"
 #include "weft/io/json_file.h"

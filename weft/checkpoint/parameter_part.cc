@@ -5,8 +5,8 @@
 
 #include <cstring>
 
+#include "weft/base/element_hash.h"
 #include "weft/base/error.h"
-#include "weft/io/content_hash.h"
 
 namespace weft {
 namespace {

@@ -5,8 +5,8 @@
 #include <optional>
 #include <unordered_map>
 
+#include "weft/base/element_hash.h"
 #include "weft/base/error.h"
-#include "weft/io/content_hash.h"
 #include "weft/io/positioned_file.h"
 
 namespace weft {

@@ -7,8 +7,8 @@
 #include <ATen/ops/equal.h>
 #include <gtest/gtest.h>
 
+#include "weft/base/element_hash.h"
 #include "weft/base/error.h"
-#include "weft/io/content_hash.h"
 #include "weft/io/test_files.h"
 #include "weft/mesh/single_writer.h"
 #include "weft/parallel/test_counting_allocator.h"

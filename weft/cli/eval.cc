@@ -34,7 +34,7 @@ Command eval_command() {
             const auto engine = make_engine(recipe, model, *model.model, tokenizer, false);
             const SamplingParams params = validation_params(recipe);
             Progress bar("eval", static_cast<int64_t>(source.rows().size()) * params.n, "samples");
-            const Evaluation e = evaluate(*engine, DataParallel(), source, *rewards, tokenizer, params,
+            const Evaluation e = evaluate({engine.get()}, Job(), source, *rewards, tokenizer, params,
                                           hash_combine(static_cast<uint64_t>(recipe.rollout.seed), uint64_t{0x76616c}),
                                           [&](int64_t done, int64_t) { bar.update(done); });
             bar.finish();

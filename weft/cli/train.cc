@@ -3,6 +3,7 @@
 #include <filesystem>
 #include <iostream>
 #include <optional>
+#include <type_traits>
 
 #include "weft/base/error.h"
 #include "weft/base/log.h"
@@ -13,6 +14,7 @@
 #include "weft/cli/command.h"
 #include "weft/comm/launch.h"
 #include "weft/io/atomic_file.h"
+#include "weft/train/roles.h"
 #include "weft/train/sft.h"
 #include "weft/train/trainer.h"
 
@@ -34,22 +36,21 @@ RecipeChoices choices(const Registry& registry) {
   return c;
 }
 
-// The mesh of the ranks that were started, or the one that the recipe asks for where it decides.
-ParallelDims started_mesh(const Recipe& recipe, const LaunchWorld& launched) {
+// The ranks that were started, or as many as the recipe is for where it decides.
+int64_t started_ranks(const Recipe& recipe, const LaunchWorld& launched) {
   const Environment env = launch_environment();
-  const bool fills = recipe.actor.mesh.find("-1") != std::string::npos;
-  if (fills && launched.mpi) return actor_mesh(recipe, launched.size);
-  if (fills)
+  const int64_t wanted = ranks_of_recipe(recipe);
+  if (wanted == 0 && launched.mpi) return launched.size;
+  if (wanted == 0)
     throw UsageError(fmt::format(
         "actor.mesh = \"{}\" fills the ranks that a launcher started, and there is none ({}): use mpirun -n N or srun, or "
         "give the number for ranks that are threads",
         recipe.actor.mesh, describe_launch(launched, env)));
-  const ParallelDims dims = actor_mesh(recipe, 0);
-  if (launched.mpi && launched.size > 0 && launched.size != dims.world())
+  if (launched.mpi && launched.size > 0 && launched.size != wanted)
     throw UsageError(
-        fmt::format("actor.mesh = \"{}\": {}", recipe.actor.mesh, world_mismatch(static_cast<int>(dims.world()), launched, env)));
-  if (!launched.mpi) check_thread_ranks(dims.world());
-  return dims;
+        fmt::format("actor.mesh = \"{}\": {}", recipe.actor.mesh, world_mismatch(static_cast<int>(wanted), launched, env)));
+  if (!launched.mpi) check_thread_ranks(wanted);
+  return wanted;
 }
 
 // What each rank's log begins with.
@@ -64,38 +65,52 @@ void log_rank_start(int rank, const LaunchWorld& launched) {
              ::sysconf(_SC_NPROCESSORS_ONLN));
 }
 
-// A run on each rank of actor.mesh: threads of this process, or this process as one of a launcher's; a null mesh: one rank alone.
-// Each rank's log is opened when its trainer stands, or one of several has failed to: a wrong recipe leaves no run directory.
+// What the model forbids, told before any rank starts, under the key that says so.
+void check_meshes(const Recipe& recipe, const Registry& registry, const RolePlaces& places, bool train) {
+  const auto check = [&](const char* key, const std::string& path, const ParallelDims& dims, TokenSharing sharing,
+                         const std::vector<std::string>& plan, const std::string& text) {
+    if (dims.world() == 1) return;
+    try {
+      check_model_on_mesh(path, registry.families, dims, sharing, plan);
+    } catch (const UsageError& e) {
+      throw UsageError(fmt::format("{} = \"{}\": {}", key, text, e.what()));
+    }
+  };
+  check("actor.mesh", recipe.model.path, places.actor.dims, actor_sharing(recipe), recipe.actor.plan, recipe.actor.mesh);
+  if (!train) return;
+  check("rollout.mesh", recipe.model.path, places.rollout.dims, {}, {}, rollout_text(places.rollout.dims));
+  if (recipe.needs_reference() && !(places.reference.dims == places.actor.dims))
+    check("reference.mesh", recipe.reference.path, places.reference.dims, actor_sharing(recipe), {}, recipe.reference.mesh);
+}
+
+// A run on each rank: threads of this process, or this process as one of a launcher's. Each rank's log is opened when its trainer
+// stands, or one of several has failed to: a wrong recipe leaves no run directory.
 template <class SomeTrainer>
 void run_on_ranks(const Recipe& recipe, const Registry& registry) {
+  constexpr bool kTrain = std::is_same_v<SomeTrainer, Trainer>;
   const LaunchWorld launched = launch_world();
-  const ParallelDims dims = started_mesh(recipe, launched);
-  if (dims.world() > 1) {
-    try {
-      check_model_on_mesh(recipe.model.path, registry.families, dims, actor_sharing(recipe), recipe.actor.plan);
-    } catch (const UsageError& e) {
-      throw UsageError(fmt::format("actor.mesh = \"{}\": {}", recipe.actor.mesh, e.what()));
-    }
-  }
+  const int64_t world_size = started_ranks(recipe, launched);
+  const RolePlaces places = kTrain ? place_roles(recipe, world_size) : place_actor(recipe, world_size);
+  check_meshes(recipe, registry, places, kTrain);
   set_num_threads(static_cast<int>(recipe.trainer.threads));
   install_stop_signals();
-  const auto run = [&](int rank, std::shared_ptr<const RankMesh> mesh) {
+  const auto run = [&](int rank, auto ranks) {
     const std::string logs = recipe.run_dir() + "/logs";
     hold_rank_log(rank);
     log_rank_start(rank, launched);
     std::optional<SomeTrainer> trainer;
     try {
-      trainer.emplace(recipe, registry, std::move(mesh));
+      trainer.emplace(recipe, registry, std::move(ranks));
     } catch (const UsageError&) {
       throw;
     } catch (...) {
-      if (dims.world() > 1) open_rank_log(logs, rank);  // one rank alone has said all on the terminal
+      if (world_size > 1) open_rank_log(logs, rank);  // one rank alone has said all on the terminal
       throw;
     }
     open_rank_log(logs, rank);
     trainer->run();
   };
-  if (!launched.mpi && dims.world() == 1) return run(0, nullptr);
+  if (!launched.mpi && world_size == 1) return run(0, std::shared_ptr<const RankMesh>());
   CommOptions options;
   options.threads_per_rank = static_cast<int>(recipe.trainer.threads);
   options.timeout_s = recipe.comm.timeout;
@@ -103,8 +118,12 @@ void run_on_ranks(const Recipe& recipe, const Registry& registry) {
   options.progress = recipe.comm.progress == "background" ? CommProgress::kBackground
                      : recipe.comm.progress == "inline"   ? CommProgress::kInline
                                                           : CommProgress::kAuto;
-  run_ranks(static_cast<int>(dims.world()), options,
-            [&](Communicator& world) { run(world.rank(), make_rank_mesh(dims, world, actor_sharing(recipe))); });
+  run_ranks(static_cast<int>(world_size), options, [&](Communicator& world) {
+    if constexpr (kTrain)
+      run(world.rank(), make_roles(places, world, actor_sharing(recipe)));
+    else
+      run(world.rank(), make_rank_mesh(places.actor.dims, world, actor_sharing(recipe)));
+  });
 }
 
 // The trace of a process whose ranks are all here goes to `path`; of one of several, beside it, with the rank in its name.

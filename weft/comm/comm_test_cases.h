@@ -220,6 +220,32 @@ inline void exchanges(Communicator& comm, DType dtype, int pattern, Checker* che
   comm.all_to_all(out.data(), to, got.data(), from, dtype).wait();
   checker->expect(got, wanted, "all_to_all");
 
+  // The same in two pieces, out of and into every second row.
+  const int64_t width = dtype_bytes(dtype);
+  const auto spread = [&](Bytes* memory, const Counts& counts) {
+    std::vector<std::vector<MemoryBox>> boxes(static_cast<size_t>(n));
+    *memory = blank(2 * total(counts), dtype);
+    int64_t at = 0;
+    for (size_t r = 0; r < boxes.size(); ++r) {
+      const int64_t half = counts[r] / 2;
+      for (const auto& [begin, rows] : {std::pair<int64_t, int64_t>{0, half}, {half, counts[r] - half}})
+        boxes[r].push_back({memory->data() + (at + begin) * 2 * width, {rows, width}, {2 * width, 1}});
+      at += counts[r];
+    }
+    return boxes;
+  };
+  Bytes from_memory, to_memory, unpacked = blank(total(from), dtype);
+  const auto sends = spread(&from_memory, to), receives = spread(&to_memory, from);
+  for (int64_t i = 0; i < total(to); ++i)
+    std::copy_n(out.begin() + i * width, width, from_memory.begin() + 2 * i * width);
+  comm.exchange(sends, receives, "boxes").wait();
+  for (int64_t i = 0; i < total(from); ++i)
+    std::copy_n(to_memory.begin() + 2 * i * width, width, unpacked.begin() + i * width);
+  checker->expect(unpacked, wanted, "exchange");
+  const Bytes gap = blank(1, dtype);
+  for (int64_t i = 0; i < total(from); ++i)
+    checker->expect(Bytes(to_memory.begin() + (2 * i + 1) * width, to_memory.begin() + (2 * i + 2) * width), gap, "between");
+
   const int64_t count = pattern == 3 ? 0 : 7 + 500 * pattern;
   for (const int root : {0, n - 1}) {
     Bytes data = me == root ? values(dtype, root, count) : blank(count, dtype);

@@ -221,6 +221,70 @@ Work Communicator::all_to_all(const void* send, std::span<const int64_t> send_co
   return enqueue(std::move(op), purpose);
 }
 
+bool Communicator::shares_memory() const { return group_->engine->shares_memory(); }
+
+Work Communicator::exchange(std::vector<std::vector<MemoryBox>> send, std::vector<std::vector<MemoryBox>> recv,
+                            std::string_view purpose) const {
+  if (std::ssize(send) != size() || std::ssize(recv) != size())
+    throw ValueError(fmt::format("exchange: boxes for {} and from {} ranks of the {} of '{}'", send.size(), recv.size(), size(),
+                                 axis()));
+  if (group_->engine->device_memory()) throw ValueError("exchange: boxes of host memory only");
+  const auto bytes_of = [](const std::vector<MemoryBox>& boxes) {
+    int64_t n = 0;
+    for (const MemoryBox& b : boxes) n += b.bytes();
+    return n;
+  };
+  auto op = new_op(OpKind::kExchange, DType::kU8);
+  op->send_boxes = std::move(send);
+  op->recv_boxes = std::move(recv);
+  Step step = new_step(*group_);
+  int64_t out = 0, in = 0;
+  for (size_t r = 0; r < step.pieces.size(); ++r) {
+    Piece& piece = step.pieces[r];
+    piece.send_bytes = bytes_of(op->send_boxes[r]);
+    piece.recv_bytes = bytes_of(op->recv_boxes[r]);
+    out += piece.send_bytes, in += piece.recv_bytes;
+  }
+  const size_t me = static_cast<size_t>(rank());
+  if (step.pieces[me].send_bytes != step.pieces[me].recv_bytes)
+    throw ValueError(fmt::format("exchange: rank {} sends {} bytes to itself and receives {}", rank(),
+                                 step.pieces[me].send_bytes, step.pieces[me].recv_bytes));
+  op->bytes = std::max(out, in);
+  if (group_->engine->shares_memory()) {
+    step.boxes = true;
+    for (size_t r = 0; r < step.pieces.size(); ++r) {
+      step.pieces[r].send = reinterpret_cast<const std::byte*>(&op->send_boxes[r]);
+      step.pieces[r].recv = reinterpret_cast<std::byte*>(&op->recv_boxes[r]);
+    }
+  } else {
+    // What stays here is copied at once; the rest travels packed.
+    copy_boxes(op->recv_boxes[me], op->send_boxes[me]);
+    op->owned.resize(static_cast<size_t>(out + in));
+    std::byte* at = op->owned.data();
+    for (size_t r = 0; r < step.pieces.size(); ++r) {
+      if (r == me) {
+        step.pieces[r] = {};
+        continue;
+      }
+      step.pieces[r].send = at;
+      for (const MemoryBox& b : op->send_boxes[r]) copy_box(contiguous_box(at, b.bytes()), b), at += b.bytes();
+    }
+    for (size_t r = 0; r < step.pieces.size(); ++r)
+      if (r != me) step.pieces[r].recv = at, at += step.pieces[r].recv_bytes;
+    Op* self = op.get();
+    op->after = [self, me] {
+      for (size_t r = 0; r < self->recv_boxes.size(); ++r) {
+        std::byte* from = self->steps[0].pieces[r].recv;
+        if (r == me) continue;
+        for (const MemoryBox& b : self->recv_boxes[r]) copy_box(b, contiguous_box(from, b.bytes())), from += b.bytes();
+      }
+      self->after = nullptr;
+    };
+  }
+  op->steps.push_back(std::move(step));
+  return enqueue(std::move(op), purpose);
+}
+
 Work Communicator::broadcast(void* data, int64_t count, DType dtype, int root, std::string_view purpose) const {
   check_member(root, "root");
   if (count < 0) throw ValueError(fmt::format("broadcast: negative count {}", count));

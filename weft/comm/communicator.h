@@ -121,6 +121,13 @@ class Communicator {
   // send_counts[r] elements go to rank r, recv_counts[r] come from it.
   Work all_to_all(const void* send, std::span<const int64_t> send_counts, void* recv, std::span<const int64_t> recv_counts,
                   DType dtype, std::string_view purpose = {}) const;
+  // As all_to_all, of boxes of tensors where they lie: send[r] go to rank r and fill recv[r] there, box by box, of equal sizes.
+  // Threads copy from the sender's memory to its place at the receiver, once; processes pack and unpack, in as much memory as
+  // the rank sends and receives. What a rank sends to itself is copied, or left where it already lies.
+  Work exchange(std::vector<std::vector<MemoryBox>> send, std::vector<std::vector<MemoryBox>> recv,
+                std::string_view purpose = {}) const;
+  // Whether the ranks read each other's memory, and an exchange needs none of its own.
+  bool shares_memory() const;
   Work broadcast(void* data, int64_t count, DType dtype, int root, std::string_view purpose = {}) const;
   // `all` counts on the root only; `mine` may be its place in `all`.
   Work gather(const void* mine, void* all, std::span<const int64_t> counts, DType dtype, int root,

@@ -21,6 +21,7 @@ std::string_view op_kind_name(OpKind kind) {
     case OpKind::kRecv: return "recv";
     case OpKind::kBarrier: return "barrier";
     case OpKind::kSharedGather: return "all_gather_shared";
+    case OpKind::kExchange: return "exchange";
   }
   return "unknown";  // a foreign process's record may hold anything
 }

@@ -6,18 +6,20 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "weft/base/dtype.h"
+#include "weft/comm/memory_box.h"
 #include "weft/comm/reduce.h"
 
 namespace weft {
 
 enum class OpKind : uint8_t {
-  kAllGather, kReduceScatter, kAllReduce, kAllToAll, kBroadcast, kGather, kScatter, kSend, kRecv, kBarrier, kSharedGather
+  kAllGather, kReduceScatter, kAllReduce, kAllToAll, kBroadcast, kGather, kScatter, kSend, kRecv, kBarrier, kSharedGather, kExchange
 };
 std::string_view op_kind_name(OpKind kind);
 
@@ -53,6 +55,7 @@ struct Piece {
 struct Step {
   std::vector<Piece> pieces;  // one a member
   bool joins = false;
+  bool boxes = false;  // pieces point to std::vector<MemoryBox>, of as many bytes in all; engines that share memory only
 };
 
 struct EngineState {
@@ -72,7 +75,9 @@ struct Op {
   std::string purpose;       // of its bytes
   int64_t launched_ns = 0;   // where it is traced
   std::vector<Step> steps;
-  std::vector<std::byte> owned;  // a copy of a small input, so that out may be in
+  std::vector<std::byte> owned;  // a copy of a small input, so that out may be in; what boxes are packed into
+  std::vector<std::vector<MemoryBox>> send_boxes, recv_boxes;  // of an exchange, by member
+  std::function<void()> after;  // when it is over, on the thread that waits for it
 
   uint64_t ring_index = 0;
   size_t step = 0;

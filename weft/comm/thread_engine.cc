@@ -150,10 +150,17 @@ class ThreadEngine final : public CommEngine {
       char& got = state(op).got[static_cast<size_t>(peer)];
       if (got || piece.recv_bytes < 0) continue;
       Message message{};
+      const auto take = [&](const std::byte* data) {
+        if (op.steps[op.step].boxes)
+          copy_boxes(*reinterpret_cast<const std::vector<MemoryBox>*>(piece.recv),
+                     *reinterpret_cast<const std::vector<MemoryBox>*>(data));
+        else
+          copy_bytes(piece.recv, data, piece.recv_bytes);
+      };
       if (peer == group.me) {
-        copy_bytes(piece.recv, piece.send, piece.recv_bytes);
+        take(piece.send);
       } else if (find(op, peer, false, &message)) {
-        copy_bytes(piece.recv, message.data, message.bytes);
+        take(message.data);
         read(op, peer, message);
       } else {
         complete = false;

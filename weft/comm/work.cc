@@ -19,14 +19,15 @@ void Work::wait() {
   if (!op_) return;
   const std::shared_ptr<Op> op = std::move(op_);
   op->group->queue->wait(*op);
+  if (op->after) op->after();
 }
 
 bool Work::done() const { return !op_ || op_->done.load(std::memory_order_acquire); }
 
 void Work::finish() noexcept {
-  if (done()) return;
+  if (!op_ || (done() && !op_->after)) return;
   if (std::uncaught_exceptions() > 0) {
-    op_->group->queue->withdraw(*op_);
+    if (!done()) op_->group->queue->withdraw(*op_);
     return;
   }
   try {

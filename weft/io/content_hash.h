@@ -1,18 +1,11 @@
 #pragma once
-// Hashes of what files hold, against damage (not against attackers).
+// Hashes of whole files, against damage (not against attackers).
 
-#include <cstddef>
 #include <cstdint>
-#include <span>
 #include <string>
 #include <string_view>
 
 namespace weft {
-
-// A part's share of a tensor's hash: the sum (mod 2^64) over its elements of bits times a random odd key of the index in the
-// tensor. It adds over parts, so that ranks hash what they have and the tensor's hash does not know how it was cut. Another value
-// of one element is always another hash. `item`: bytes of an element, 1, 2, 4 or 8; `first`: the index of the first.
-uint64_t hash_elements(std::span<const std::byte> bytes, int64_t item, int64_t first);
 
 uint64_t hash_bytes(std::string_view bytes);
 uint64_t hash_file(const std::string& path);  // FileError where it cannot be read

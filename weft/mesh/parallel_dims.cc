@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <charconv>
 #include <map>
+#include <set>
 #include <string_view>
 
 #include "weft/base/config.h"
@@ -28,20 +29,6 @@ const std::map<std::string, std::string, std::less<>> kOtherNames = {
     {"efsdp", "ep: efsdp follows from it"},
 };
 
-// In a rollout's mesh.
-const std::map<std::string, std::string, std::less<>> kOtherNamesInRollout = {
-    {"fsdp", "dp"},
-    {"replicate", "dp"},
-    {"dp_replicate", "dp"},
-    {"dp_shard", "dp"},
-    {"data_parallel_size", "dp"},
-    {"tensor_parallel_size", "tp"},
-    {"cp", "dp: a rollout cuts no sequences"},
-    {"sp", "tp"},
-    {"pp", "dp: there are no pipeline stages here"},
-    {"etp", "ep: experts are cut by ep only"},
-};
-
 std::string_view strip(std::string_view s) {
   while (!s.empty() && s.front() == ' ') s.remove_prefix(1);
   while (!s.empty() && s.back() == ' ') s.remove_suffix(1);
@@ -55,21 +42,15 @@ std::string divisors(int64_t n) {
   return fmt::format("{}", fmt::join(out, ", "));
 }
 
-// An axis that multiplies to the world: as it is written, and where it is kept.
-struct Factor {
-  const char* name;
-  int64_t ParallelDims::*size;
-};
-const std::vector<Factor> kTrainFactors = {
-    {"replicate", &ParallelDims::replicate}, {"fsdp", &ParallelDims::fsdp}, {"cp", &ParallelDims::cp}, {"tp", &ParallelDims::tp}};
-const std::vector<Factor> kRolloutFactors = {{"dp", &ParallelDims::fsdp}, {"tp", &ParallelDims::tp}};
-
 class Parser {
  public:
-  Parser(const std::string& text, bool rollout, const std::vector<std::string>& own_axes)
-      : text_(text), rollout_(rollout), factors_(rollout ? kRolloutFactors : kTrainFactors) {
-    for (const Factor& f : factors_) known_.push_back(f.name);
-    known_.push_back("ep");
+  Parser(const std::string& text, const std::vector<std::string>& own_axes, bool rollout = false)
+      : text_(text), rollout_(rollout) {
+    if (rollout)
+      known_ = {"dp", "tp", "ep"};
+    else
+      known_ = {"replicate", "fsdp", "cp", "tp", "ep"};
+    built_in_ = known_.size();
     known_.insert(known_.end(), own_axes.begin(), own_axes.end());
   }
 
@@ -78,14 +59,15 @@ class Parser {
     world_ = world;
     if (!strip(text_).empty()) read_entries();
     ParallelDims dims;
+    int64_t* factors[] = {&dims.replicate, &dims.fsdp, &dims.cp, &dims.tp};
+    const char* names[] = {"replicate", rollout_ ? "dp" : "fsdp", "cp", "tp"};
     int64_t product = 1;
     int64_t* open = nullptr;  // the factor that is -1
-    for (const Factor& f : factors_) {
-      int64_t& size = dims.*f.size;
-      size = size_of(f.name);
-      if (size < 0)
-        open = &size;
-      else if (__builtin_mul_overflow(product, size, &product) || product > kMaxWorld)
+    for (int i = 0; i < 4; ++i) {
+      *factors[i] = size_of(names[i]);
+      if (*factors[i] < 0)
+        open = factors[i];
+      else if (__builtin_mul_overflow(product, *factors[i], &product) || product > kMaxWorld)
         fail(fmt::format("more than {} ranks", kMaxWorld));
     }
     if (open) {
@@ -95,11 +77,11 @@ class Parser {
                          world, divisors(world)));
       *open = world / product;
     } else if (world != 0 && product != world) {
-      fail(fmt::format("{} is {}, but there {} {} rank{}: {}", product_text(dims), product, world == 1 ? "is" : "are", world,
+      fail(fmt::format("{} is {}, but there {} {} rank{}: {}", factors_text(dims), product, world == 1 ? "is" : "are", world,
                        world == 1 ? "" : "s", what_would_fit(dims, world)));
     }
-    dims.ep = view_size("ep", dims);
-    for (size_t i = factors_.size() + 1; i < known_.size(); ++i) dims.own.emplace_back(known_[i], view_size(known_[i], dims));
+    dims.ep = rollout_ && !has("ep") ? dims.tp : view_size("ep", dims);
+    for (size_t i = built_in_; i < known_.size(); ++i) dims.own.emplace_back(known_[i], view_size(known_[i], dims));
     return dims;
   }
 
@@ -143,8 +125,7 @@ class Parser {
   void check_name(const std::string& name) const {
     if (std::find(known_.begin(), known_.end(), name) != known_.end()) return;
     std::string hint;
-    const auto& others = rollout_ ? kOtherNamesInRollout : kOtherNames;
-    if (const auto other = others.find(name); other != others.end()) {
+    if (const auto other = kOtherNames.find(name); other != kOtherNames.end() && !rollout_) {
       hint = fmt::format("; did you mean {}?", other->second);
     } else {
       const auto closest = std::min_element(known_.begin(), known_.end(), [&](const std::string& a, const std::string& b) {
@@ -155,31 +136,29 @@ class Parser {
     fail(fmt::format("unknown axis '{}'{} (axes: {})", name, hint, fmt::join(known_, ", ")));
   }
 
+  bool has(const std::string& name) const {
+    return std::any_of(entries_.begin(), entries_.end(), [&](const auto& e) { return e.first == name; });
+  }
+
+  // The factors of the world, as written: "fsdp=2 x cp=1 x tp=2".
+  std::string factors_text(const ParallelDims& d) const {
+    if (rollout_) return fmt::format("dp={} x tp={}", d.fsdp, d.tp);
+    return fmt::format("replicate={} x fsdp={} x cp={} x tp={}", d.replicate, d.fsdp, d.cp, d.tp);
+  }
+
   int64_t size_of(const std::string& name) const {
     for (const auto& [other, size] : entries_)
       if (other == name) return size;
     return 1;
   }
 
-  // "fsdp=2 x cp=1 x tp=4"; `skip`: but for this one.
-  std::string product_text(const ParallelDims& dims, const std::string& skip = "") const {
-    std::vector<std::string> terms;
-    for (const Factor& f : factors_)
-      if (f.name != skip) terms.push_back(fmt::format("{}={}", f.name, dims.*f.size));
-    return fmt::format("{}", fmt::join(terms, " x "));
-  }
-
-  bool written(const std::string& name) const {
-    return std::any_of(entries_.begin(), entries_.end(), [&](const auto& e) { return e.first == name; });
-  }
-
   int64_t view_size(const std::string& name, const ParallelDims& dims) const {
-    const int64_t n = dims.ranks_per_replica(), size = rollout_ && name == "ep" && !written(name) ? dims.tp : size_of(name);
+    const int64_t n = dims.ranks_per_replica(), size = size_of(name);
     if (size == -1) return n;
     if (n % size != 0)
       fail(fmt::format("{}={} takes its ranks from {} = {} and does not divide it; {}", name, size,
-                       product_text(dims, "replicate"), n,
-                       world_ == 0 && n == 1 ? fmt::format("write {}={},{}={}", rollout_ ? "dp" : "fsdp", size, name, size)
+                       rollout_ ? factors_text(dims) : fmt::format("fsdp={} x cp={} x tp={}", dims.fsdp, dims.cp, dims.tp), n,
+                       world_ == 0 && n == 1 ? fmt::format("write {}={},{}={}", data_axis(), size, name, size)
                                              : fmt::format("{} can be {}", name, divisors(n))));
     return size;
   }
@@ -187,10 +166,8 @@ class Parser {
   // The change of one axis that makes the product the world.
   std::string what_would_fit(const ParallelDims& dims, int64_t world) const {
     std::vector<std::string> fits;
-    if (rollout_) {
-      if (world % dims.tp == 0) fits.push_back(fmt::format("dp={}", world / dims.tp));
-    } else if (const int64_t others = dims.replicate * dims.cp * dims.tp; world % others == 0)
-      fits.push_back(fmt::format("fsdp={}", world / others));
+    if (const int64_t others = dims.replicate * dims.cp * dims.tp; world % others == 0)
+      fits.push_back(fmt::format("{}={}", data_axis(), world / others));
     if (const int64_t others = dims.ranks_per_replica(); !rollout_ && world % others == 0)
       fits.push_back(fmt::format("replicate={}", world / others));
     if (const int64_t others = dims.replicate * dims.fsdp * dims.cp; world % others == 0 && 8 % (world / others) == 0)
@@ -199,11 +176,13 @@ class Parser {
     return fmt::format("{} would fit", fmt::join(fits, " or "));
   }
 
+  const char* data_axis() const { return rollout_ ? "dp" : "fsdp"; }
+
   const std::string& text_;
-  const bool rollout_;
-  const std::vector<Factor>& factors_;
+  bool rollout_;
   int64_t world_ = 0;
-  std::vector<std::string> known_;  // the factors, ep, then own axes
+  std::vector<std::string> known_;  // the built-in axes, then own ones
+  size_t built_in_ = 0;
   std::vector<std::pair<std::string, int64_t>> entries_;
 };
 
@@ -215,20 +194,7 @@ DeviceMesh view(const ParallelDims& dims, const std::string& rest, const std::st
 }  // namespace
 
 ParallelDims parse_parallel_dims(const std::string& text, int64_t world, const std::vector<std::string>& own_axes) {
-  return Parser(text, false, own_axes).parse(world);
-}
-
-ParallelDims parse_rollout_dims(const std::string& text, int64_t world, const std::vector<std::string>& own_axes) {
-  return Parser(text, true, own_axes).parse(world);
-}
-
-std::string rollout_mesh_text(const ParallelDims& dims) {
-  std::string out = fmt::format("dp={}", dims.fsdp);
-  if (dims.tp != 1) out += fmt::format(",tp={}", dims.tp);
-  if (dims.ep != dims.tp) out += fmt::format(",ep={}", dims.ep);
-  for (const auto& [name, size] : dims.own)
-    if (size != 1) out += fmt::format(",{}={}", name, size);
-  return out;
+  return Parser(text, own_axes).parse(world);
 }
 
 DeviceMesh ParallelDims::mesh() const { return DeviceMesh({"replicate", "fsdp", "cp", "tp"}, {replicate, fsdp, cp, tp}); }
@@ -249,6 +215,50 @@ std::string ParallelDims::to_string() const {
   for (const auto& [name, size] : sizes)
     if (size != 1) out += fmt::format("{}{}={}", out.empty() ? "" : ",", name, size);
   return out.empty() ? "fsdp=1" : out;
+}
+
+ParallelDims parse_rollout_dims(const std::string& text, int64_t world, const std::vector<std::string>& own_axes) {
+  return Parser(text, own_axes, true).parse(world);
+}
+
+std::string rollout_text(const ParallelDims& dims) {
+  std::string out = fmt::format("dp={}", dims.fsdp);
+  if (dims.tp != 1) out += fmt::format(",tp={}", dims.tp);
+  if (dims.ep != dims.tp) out += fmt::format(",ep={}", dims.ep);
+  for (const auto& [name, size] : dims.own)
+    if (size != 1) out += fmt::format(",{}={}", name, size);
+  return out;
+}
+
+std::vector<int> parse_ranks(const std::string& text, const std::string& key) {
+  const auto fail = [&](const std::string& what) {
+    return UsageError(fmt::format("{} = \"{}\": {} (example: \"0-3\" or \"0,2,5-7\")", key, text, what));
+  };
+  std::set<int> ranks;
+  const char *at = text.data(), *end = text.data() + text.size();
+  const auto number = [&] {
+    while (at < end && *at == ' ') ++at;
+    int value = 0;
+    const auto [next, error] = std::from_chars(at, end, value);
+    if (error != std::errc() || value < 0 || value >= kMaxWorld) throw fail("a rank is a number from 0 on");
+    at = next;
+    while (at < end && *at == ' ') ++at;
+    return value;
+  };
+  for (;;) {
+    const int first = number();
+    int last = first;
+    if (at < end && *at == '-') {
+      ++at;
+      last = number();
+      if (last < first) throw fail(fmt::format("{}-{} goes backwards", first, last));
+    }
+    for (int r = first; r <= last; ++r)
+      if (!ranks.insert(r).second) throw fail(fmt::format("rank {} is there twice", r));
+    if (at == end) break;
+    if (*at++ != ',') throw fail("ranks are separated by commas");
+  }
+  return {ranks.begin(), ranks.end()};
 }
 
 }  // namespace weft

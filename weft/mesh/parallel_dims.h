@@ -42,11 +42,13 @@ struct ParallelDims {
 // divide.
 ParallelDims parse_parallel_dims(const std::string& text, int64_t world = 0, const std::vector<std::string>& own_axes = {});
 
-// A rollout's mesh, "dp=64,tp=8,ep=64": its world is dp * tp, ep and own axes are views of it as above. ep is tp where the string is
-// silent. As ParallelDims: fsdp is dp; a rollout rank holds what `computed` of place_parameter says, which fsdp does not cut.
-// One axis may be -1: dp fills the world. UsageError as above, in terms of dp.
+// A rollout's mesh, "dp=4,tp=2,ep=8": dp copies of the weights, each over tp ranks; ep is no factor but takes its ranks from dp *
+// tp, and is tp where the text is silent. In the result dp is `fsdp`. UsageError as above.
 ParallelDims parse_rollout_dims(const std::string& text, int64_t world = 0, const std::vector<std::string>& own_axes = {});
-// What parse_rollout_dims reads back.
-std::string rollout_mesh_text(const ParallelDims& dims);
+// What it reads back.
+std::string rollout_text(const ParallelDims& dims);
+
+// "0-3" or "0,2,5-7" as ascending ranks. UsageError that begins with `key`.
+std::vector<int> parse_ranks(const std::string& text, const std::string& key);
 
 }  // namespace weft

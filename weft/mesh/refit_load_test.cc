@@ -37,7 +37,7 @@ TEST(RefitLoad, IsThePlannersWithoutItsTransfers) {
       std::vector<RefitTensor> once, all;
       std::vector<int64_t> counts;
       for (const Kind& k : kinds) {
-        RefitTensor t{k.name, static_cast<int64_t>(k.shape.size()), 2, {}, {}};
+        RefitTensor t{k.name, k.shape, DType::kBF16, {}, {}};
         t.from = holder_sets_of(place_parameter(table, train, k.name, k.shape).layout, numbered(train.world(), 0));
         t.to = holder_sets_of(place_parameter(table, rollout, k.name, k.shape).computed,
                               numbered(rollout.world(), apart ? train.world() : 0));

@@ -119,8 +119,8 @@ RefitPlan plan_refit(std::span<const RefitTensor> tensors) {
   for (size_t i = 0; i < tensors.size(); ++i) {
     const RefitTensor& t = tensors[i];
     try {
-      for_each_meeting(t.from, t.to, t.dims, [&](const Meeting& m) {
-        Demand demand{i, {0, 0, m.box, m.source_offset, m.destination_offset}, {}, m.box.numel() * t.element_size};
+      for_each_meeting(t.from, t.to, static_cast<int64_t>(t.shape.size()), [&](const Meeting& m) {
+        Demand demand{i, {0, 0, m.box, m.source_offset, m.destination_offset}, {}, m.box.numel() * dtype_bytes(t.dtype)};
         for (int64_t r : m.need->ranks) {
           if (std::binary_search(m.have->ranks.begin(), m.have->ranks.end(), r))
             plan.transfers[i].push_back({r, r, m.box, m.source_offset, m.destination_offset});
@@ -154,8 +154,8 @@ RefitLoad refit_load(std::span<const RefitTensor> tensors, std::span<const int64
   for (size_t i = 0; i < tensors.size(); ++i) {
     const RefitTensor& t = tensors[i];
     try {
-      for_each_meeting(t.from, t.to, t.dims, [&](const Meeting& m) {
-        const int64_t bytes = m.box.numel() * t.element_size;
+      for_each_meeting(t.from, t.to, std::ssize(t.shape), [&](const Meeting& m) {
+        const int64_t bytes = m.box.numel() * dtype_bytes(t.dtype);
         HolderClass* c = nullptr;
         std::vector<int64_t>* lacking = nullptr;
         for (int64_t r : m.need->ranks) {
@@ -195,6 +195,23 @@ RefitLoad refit_load(std::span<const RefitTensor> tensors, std::span<const int64
     if (received[r] > 0) load.received[static_cast<int64_t>(r)] = received[r];
   }
   return load;
+}
+
+int64_t missing_bytes(const RefitTensor& tensor, int64_t rank) {
+  const auto boxes_of = [rank](const std::vector<HolderSet>& sets) {
+    std::vector<Box> out;
+    for (const HolderSet& set : sets)
+      if (std::binary_search(set.ranks.begin(), set.ranks.end(), rank))
+        for (const LocalBox& b : set.boxes) out.push_back(b.box);
+    return out;
+  };
+  const std::vector<Box> held = boxes_of(tensor.from);
+  int64_t elements = 0;
+  for (const Box& need : boxes_of(tensor.to)) {
+    elements += need.numel();
+    for (const Box& have : held) elements -= intersect(have, need).numel();
+  }
+  return elements * dtype_bytes(tensor.dtype);
 }
 
 std::vector<HolderSet> holder_sets_of(const Layout& layout, std::span<const int> ranks) {

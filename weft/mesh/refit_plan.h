@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "weft/base/dtype.h"
 #include "weft/mesh/plan.h"
 
 namespace weft {
@@ -18,8 +19,8 @@ namespace weft {
 // told.
 struct RefitTensor {
   std::string name;
-  int64_t dims = 0;
-  int64_t element_size = 0;  // of the rollout's dtype [bytes]: what travels
+  std::vector<int64_t> shape;
+  DType dtype = DType::kF32;  // of the rollout: what travels
   std::vector<HolderSet> from, to;
 };
 
@@ -48,6 +49,9 @@ struct RefitLoad {
 // Called with each pair of ranks between which bytes move (in the mean, where several hold a box).
 using RefitFlow = std::function<void(int64_t source, int64_t destination, double bytes)>;
 RefitLoad refit_load(std::span<const RefitTensor> tensors, std::span<const int64_t> counts, const RefitFlow& flow = {});
+
+// What a rank needs of a tensor and does not hold: the least that it can receive [bytes].
+int64_t missing_bytes(const RefitTensor& tensor, int64_t rank);
 
 // The same layout with every rank r of it called ranks[r]: a role's ranks as those of the job.
 std::vector<HolderSet> holder_sets_of(const Layout& layout, std::span<const int> ranks);

@@ -34,7 +34,9 @@ CausalLM::CausalLM(ModelConfig config, at::ScalarType param_dtype)
   for (int64_t i = 0; i < c.num_layers; ++i)
     layers_.push_back(add_module<DecoderLayer>(fmt::format("model.layers.{}", i), config_, i));
   norm_ = add_parameter("model.norm.weight", {c.hidden_size}, nn::Precision::kFp32);
-  head_ = c.tied ? embed_tokens_ : add_parameter("lm_head.weight", {c.vocab_size, c.hidden_size});
+  head_ = c.score_head ? add_parameter("score.weight", {1, c.hidden_size})
+          : c.tied     ? embed_tokens_
+                       : add_parameter("lm_head.weight", {c.vocab_size, c.hidden_size});
   for (nn::Parameter* p : parameters()) by_name_[p->name()] = p;
 }
 
@@ -121,6 +123,11 @@ at::Tensor CausalLM::forward(const TokenBatch& batch, nn::AttentionContext& atte
 
 at::Tensor CausalLM::final_norm(const at::Tensor& x) {
   return nn::rms_norm(x, *norm_, config_.norm_eps, param_dtype_, false).rounded;
+}
+
+at::Tensor CausalLM::scores(const at::Tensor& normed) {
+  WEFT_CHECK(config_.score_head, "a model without a score head");
+  return nn::linear(normed, *head_, nullptr, at::kFloat).reshape({normed.size(0)});
 }
 
 at::Tensor CausalLM::logits(const at::Tensor& normed) {

@@ -1,5 +1,6 @@
 #pragma once
-// A decoder language model: embeddings (over-encoded where the config says so), layers, final norm, head. One definition for
+// A decoder language model: embeddings (over-encoded where the config says so), layers, final norm, head (of the vocabulary or, in
+// critics and reward models, of one score). One definition for
 // trainer and rollout; they differ in the attention and routing objects of ForwardContext and in whether gradients are recorded.
 
 #include <ATen/core/Tensor.h>
@@ -41,6 +42,8 @@ class CausalLM : public nn::Module {
   at::Tensor final_norm(const at::Tensor& x);
   // Logits [R, V] fp32 of normed rows; no gradients are recorded. The same bits as inside log_probs.
   at::Tensor logits(const at::Tensor& normed);
+  // With config().score_head: the score of each normed row, [R] fp32.
+  at::Tensor scores(const at::Tensor& normed);
   nn::HeadOutput log_probs(const at::Tensor& normed, std::shared_ptr<const nn::HeadRows> rows, bool want_entropy);
 
  private:

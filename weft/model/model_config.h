@@ -30,6 +30,7 @@ struct ModelConfig {
   bool qkv_bias = false, o_bias = false, mlp_bias = false;
   bool qk_norm = false;  // RMSNorm over head_dim of q and k before RoPE
   bool tied = false;     // the head is the embedding table
+  bool score_head = false;  // "score.weight" [1, H] in place of the vocabulary's head: critics and reward models
   std::vector<float> inv_freq;  // [head_dim/2]
   double rope_attention_factor = 1.0;
   std::vector<bool> moe_layers;  // one entry a layer

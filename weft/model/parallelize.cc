@@ -25,7 +25,10 @@ ShardingPlan sharding_table(const ModelConfig& c, bool sequence_parallel) {
     add(sequence_parallel ? replicated_partial(pattern, "tp") : replicated(pattern, "tp"));
   };
   add_on_slices("*layernorm.weight");
-  if (!c.tied) add(cut("lm_head.weight", "tp", 0, Shares::kVocabulary));
+  if (c.score_head)
+    add(replicated("score.weight", "tp"));
+  else if (!c.tied)
+    add(cut("lm_head.weight", "tp", 0, Shares::kVocabulary));
   if (c.o_bias) add_on_slices("*.o_proj.bias");
   if (c.qk_norm) {  // each rank norms its own heads
     add(replicated_partial("*.q_norm.weight", "tp"));
@@ -137,6 +140,16 @@ ShardingPlan plan_of(const ModelConfig& config, const ParallelDims& dims, bool s
       throw UsageError(fmt::format("the plan has {} whole on {} and {} not: {} is placed as one", members.second[0], key.second,
                                    members.first[0], key.first));
   return plan;
+}
+
+Layout rollout_layout(const ModelConfig& config, const ParallelDims& dims, const nn::Parameter& p) {
+  return place_parameter(sharding_table(config), dims, p.name(), p.shape()).computed;
+}
+
+void place_for_rollout(CausalLM& model, std::shared_ptr<const RankMesh> mesh) {
+  check_mesh(model.config(), mesh->dims);
+  for (nn::Parameter* p : model.parameters()) p->cut(rollout_layout(model.config(), mesh->dims, *p).local_shape(mesh->rank()));
+  model.set_mesh(std::move(mesh));
 }
 
 void parallelize(CausalLM& model, std::shared_ptr<const RankMesh> mesh, const std::vector<std::string>& entries) {

@@ -27,6 +27,11 @@ void check_mesh(const ModelConfig& config, const ParallelDims& dims);
 ShardingPlan plan_of(const ModelConfig& config, const ParallelDims& dims, bool sequence_parallel,
                      const std::vector<std::string>& entries, const std::vector<const nn::Parameter*>& parameters);
 
+// A rollout's mesh (dp, tp, ep), which ParallelDims has as fsdp = dp: what its ranks hold of a parameter. Nothing is cut by dp.
+Layout rollout_layout(const ModelConfig& config, const ParallelDims& dims, const nn::Parameter& p);
+// Before the weights have memory; all ranks of the rollout's mesh. UsageError as below.
+void place_for_rollout(CausalLM& model, std::shared_ptr<const RankMesh> mesh);
+
 // Before materialize(); all ranks of the mesh. UsageError for sizes that the model's shape forbids, with those that work.
 void parallelize(CausalLM& model, std::shared_ptr<const RankMesh> mesh, const std::vector<std::string>& entries = {});
 

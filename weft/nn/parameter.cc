@@ -24,6 +24,22 @@ void Parameter::shard(std::vector<int64_t> compute_shape, std::vector<int64_t> l
   owner_ = owner;
 }
 
+void Parameter::cut(std::vector<int64_t> local_shape) {
+  WEFT_CHECK(!materialized() && !owner_, "{} is cut after it was sharded or materialized", name_);
+  compute_shape_ = local_shape_ = std::move(local_shape);
+}
+
+void Parameter::freeze(const at::Device& device, at::ScalarType param_dtype, at::Tensor values) {
+  WEFT_CHECK(!owner_, "{} is sharded: it cannot be frozen", name_);
+  param_dtype_ = compute_dtype(param_dtype);
+  trainable_ = false;
+  master_ = at::Tensor();
+  if (!values.defined()) values = at::empty(local_shape_, at::TensorOptions().dtype(param_dtype_).device(device));
+  WEFT_CHECK(values.sizes() == at::IntArrayRef(local_shape_) && values.scalar_type() == param_dtype_, "{}: other values", name_);
+  compute_ = std::move(values);
+  packed_.clear();
+}
+
 void Parameter::set_gathered(at::Tensor full) {
   gathered_ = std::move(full);
   packed_.clear();
@@ -40,7 +56,7 @@ const at::Tensor& Parameter::compute() {
 
 void Parameter::materialize(const at::Device& device, at::ScalarType param_dtype) {
   at::NoGradGuard guard;
-  param_dtype_ = precision_ == Precision::kFp32 ? at::kFloat : param_dtype;
+  param_dtype_ = compute_dtype(param_dtype);
   master_ = at::empty(local_shape_, at::TensorOptions().dtype(at::kFloat).device(device));
   compute_ = param_dtype_ == at::kFloat ? master_ : at::empty(local_shape_, at::TensorOptions().dtype(param_dtype_).device(device));
 }

@@ -43,7 +43,16 @@ class Parameter {
 
   // Allocates the master (uninitialised, fp32) on `device` and chooses the dtype that forward reads.
   void materialize(const at::Device& device, at::ScalarType param_dtype);
-  bool materialized() const { return master_.defined(); }
+  bool materialized() const { return master_.defined() || compute_.defined(); }
+
+  // For weights that are copied in and never trained, in place of materialize(): only what forward reads, without a master. `values`
+  // [local_shape] in compute_dtype(param_dtype), whose memory is shared; undefined: memory of its own, uninitialised.
+  void freeze(const at::Device& device, at::ScalarType param_dtype, at::Tensor values = {});
+  at::ScalarType compute_dtype(at::ScalarType param_dtype) const { return precision_ == Precision::kFp32 ? at::kFloat : param_dtype; }
+  // Whoever wrote the values of a frozen one calls it.
+  void rewritten() { packed_.clear(); }
+  // Before it has memory: this rank has a part of `local_shape` only, and computes with that as it is.
+  void cut(std::vector<int64_t> local_shape);
 
   // Before materialize(): master, its rounded copy and grad() are this rank's part only, of `local_shape`; compute() is what the owner
   // gathered, of `compute_shape` (a model-parallel axis leaves less than shape()), and backward adds to a gradient of that shape, which

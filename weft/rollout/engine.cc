@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <numeric>
 #include <set>
 
 #include "weft/base/error.h"
@@ -20,15 +21,27 @@ namespace {
 
 // Room for 1024 tokens a running sample, and for one request of the greatest length. Pages are taken when first written, so what
 // is never used costs nothing; total memory, not free memory, bounds it: what is admitted must not depend on the machine's mood.
-int64_t default_cache_tokens(const ModelConfig& c, at::ScalarType dtype, const EngineConfig& config) {
-  const int64_t bytes_per_token = 2 * c.num_kv_heads * c.head_dim * c.num_layers * (dtype == at::kFloat ? 4 : 2);
+int64_t default_cache_tokens(const ModelConfig& c, int64_t kv_heads, at::ScalarType dtype, const EngineConfig& config) {
+  const int64_t bytes_per_token = 2 * kv_heads * c.head_dim * c.num_layers * (dtype == at::kFloat ? 4 : 2);
   const int64_t memory = static_cast<int64_t>(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGESIZE);
   const int64_t wanted = std::max(config.max_num_seqs * 1024, config.max_model_len + config.block_size);
   return std::max(config.block_size, std::min(wanted, memory / 4 / bytes_per_token));
 }
 
-kernels::KvShape kv_shape(const ModelConfig& c, at::ScalarType dtype, int64_t block_size) {
-  return {c.num_kv_heads, c.head_dim, block_size, dtype == at::kFloat ? DType::kF32 : DType::kBF16};
+// Of this rank's heads.
+kernels::KvShape kv_shape(const CausalLM& model, int64_t block_size) {
+  const nn::AttentionShape heads = model.attention_shape();
+  return {heads.num_kv_heads, heads.head_dim, block_size, model.param_dtype() == at::kFloat ? DType::kF32 : DType::kBF16};
+}
+
+// tp ranks work on the same rows, ep ranks (and those of a model's own axes) exchange theirs. All are runs of consecutive ranks,
+// so the smallest runs that hold whole ones of each are theirs in common.
+const Communicator* stepping_together(const CausalLM& model) {
+  const RankMesh* mesh = model.mesh();
+  if (!mesh) return nullptr;
+  int64_t ranks = std::lcm(mesh->dims.tp, mesh->dims.ep);
+  for (const auto& [axis, size] : mesh->dims.own) ranks = std::lcm(ranks, size);
+  return ranks == 1 ? nullptr : &mesh->neighbours(mesh->world, ranks);
 }
 
 void require_positive(const char* name, int64_t value) {
@@ -46,7 +59,12 @@ EngineConfig resolved(EngineConfig config, const CausalLM& model) {
   if (config.max_model_len > c.max_position_embeddings)
     throw UsageError(
         fmt::format("max_model_len = {}: the model has {} positions", config.max_model_len, c.max_position_embeddings));
-  if (config.kv_cache_tokens <= 0) config.kv_cache_tokens = default_cache_tokens(c, model.param_dtype(), config);
+  if (config.kv_cache_tokens <= 0) {
+    config.kv_cache_tokens = default_cache_tokens(c, model.attention_shape().num_kv_heads, model.param_dtype(), config);
+    // tp ranks decide the same on hosts that are not.
+    if (const RankMesh* mesh = model.mesh())
+      mesh->tp.all_reduce(&config.kv_cache_tokens, &config.kv_cache_tokens, 1, DType::kI64, ReduceOp::kMin, "engine").wait();
+  }
   if ((config.kv_cache_tokens - 1) / config.block_size >= INT32_MAX)
     throw UsageError(fmt::format("rollout.kv_cache_tokens = {}: more than {} blocks of {} tokens", config.kv_cache_tokens,
                                  INT32_MAX, config.block_size));
@@ -96,15 +114,20 @@ struct Engine::Draw {
 
 Engine::Engine(CausalLM& model, EngineConfig config, const Tokenizer* tokenizer)
     : model_(model),
+      together_(stepping_together(model)),
       config_(resolved(std::move(config), model)),
       tokenizer_(tokenizer),
-      cache_(kv_shape(model.config(), model.param_dtype(), config_.block_size), model.config().num_layers,
-             limits(config_).num_blocks),
+      cache_(kv_shape(model, config_.block_size), model.config().num_layers, limits(config_).num_blocks),
       scheduler_(limits(config_)) {}
 
 Engine::~Engine() = default;
 
+void Engine::check_allowed() const {
+  if (!forbidden_.empty()) throw ValueError(forbidden_);
+}
+
 void Engine::add(GenerationRequest request) {
+  check_allowed();
   const int64_t vocab = model_.config().vocab_size, prompt = static_cast<int64_t>(request.prompt_ids.size());
   request.params.validate(vocab);
   if (!request.params.stop.empty() && !tokenizer_) throw ValueError("stop strings need a tokenizer: use stop_token_ids");
@@ -138,13 +161,26 @@ void Engine::abort(RequestId id) {
   live_.erase(id);
 }
 
+bool Engine::any(bool mine) const {
+  int64_t flag = mine;
+  if (together_) together_->all_reduce(&flag, &flag, 1, DType::kI64, ReduceOp::kMax, "engine").wait();
+  return flag > 0;
+}
+
 bool Engine::step() {
-  if (scheduler_.idle()) return false;
+  check_allowed();
   at::NoGradGuard guard;
-  const StepPlan plan = scheduler_.next();
-  WEFT_CHECK(!plan.empty(), "the scheduler has {} requests and nothing to run", live_.size());
+  const bool idle = scheduler_.idle();
+  if (idle && !together_) return false;
+  const StepPlan plan = idle ? StepPlan() : scheduler_.next();
+  WEFT_CHECK(idle || !plan.empty(), "the scheduler has {} requests and nothing to run", live_.size());
+  // 0: nothing to do, 1: draws only, 2: a forward.
+  int64_t most = idle ? 0 : plan.decode.empty() && plan.prefill.empty() ? 1 : 2;
+  const bool forward_here = most == 2;
+  if (together_) together_->all_reduce(&most, &most, 1, DType::kI64, ReduceOp::kMax, "engine").wait();
+  if (most == 0) return false;
   try {
-    run(plan);
+    run(plan, most == 2 && !forward_here);
   } catch (...) {
     // Some samples have their token and others not: no request can go on.
     while (!live_.empty()) abort(live_.begin()->first);
@@ -153,7 +189,7 @@ bool Engine::step() {
   return true;
 }
 
-void Engine::run(const StepPlan& plan) {
+void Engine::run(const StepPlan& plan, bool forward_elsewhere) {
   for (const BlockCopy& c : plan.copies) cache_.copy_block(c.from, c.to);
   std::vector<Draw> draws;
   for (const SampleRef& ref : plan.starts) {
@@ -166,7 +202,7 @@ void Engine::run(const StepPlan& plan) {
     ++live.started;
   }
   draw(draws);
-  if (!plan.decode.empty() || !plan.prefill.empty()) forward(plan);
+  if (forward_elsewhere || !plan.decode.empty() || !plan.prefill.empty()) forward(plan);
 }
 
 void Engine::forward(const StepPlan& plan) {

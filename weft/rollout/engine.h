@@ -1,5 +1,9 @@
 #pragma once
-// The rollout engine of one rank: continuous batching over a paged cache, on the trainer's own module code and kernels.
+// The rollout engine: continuous batching over a paged cache, on the trainer's own module code and kernels.
+//
+// On a mesh (dp, tp, ep) every rank has an engine. The tp ranks of one dp rank are given the same calls, and decide the same; dp
+// ranks have requests of their own. Ranks that share experts step together: step() is collective over them, and one without
+// requests makes empty steps until all are done.
 //
 // A request's tokens and log-probs depend on (weights, prompt, params, seed) only: not on companions, order of arrival, chunk
 // sizes or threads. Random numbers are keyed by (seed, sample index, absolute position). Not for use from two threads at once.
@@ -59,9 +63,11 @@ class Engine {
   void add(GenerationRequest request);
   // Drops a request in any state; unknown ids are ignored. Its finished samples stay.
   void abort(RequestId id);
-  // One forward (or a first draw). False when nothing is left to do. When it throws (ValueError: the model's logits are not
-  // finite), all requests have been dropped.
+  // One forward (or a first draw). False when nothing is left to do, here and on the ranks that step together. When it throws
+  // (ValueError: the model's logits are not finite), all requests have been dropped.
   bool step();
+  // Whether any of the ranks that step together says so. Collective over them.
+  bool any(bool mine) const;
   // Samples that ended since the last call, in the order in which they ended.
   std::vector<GeneratedSample> take_finished();
 
@@ -74,13 +80,17 @@ class Engine {
   int64_t kv_cache_bytes() const { return cache_.bytes(); }
   const EngineConfig& config() const { return config_; }
   void set_weight_version(int64_t version) { config_.weight_version = version; }
+  // Until allow(), add() and step() are a ValueError that says why: there are no weights, or no memory, to generate with.
+  void forbid(std::string why) { forbidden_ = std::move(why); }
+  void allow() { forbidden_.clear(); }
   void check_integrity() const { scheduler_.check_integrity(); }
 
  private:
   struct Live;  // a request with its running samples
   struct Sample;
   struct Draw;  // one token to draw
-  void run(const StepPlan& plan);
+  void check_allowed() const;
+  void run(const StepPlan& plan, bool forward_elsewhere);
   void forward(const StepPlan& plan);
   void draw(std::vector<Draw>& draws);
   kernels::Sampled sample(const Draw& d) const;
@@ -89,12 +99,14 @@ class Engine {
   void finish(Live& live, int64_t index, const std::string& reason);
 
   CausalLM& model_;
+  const Communicator* together_;  // the ranks whose steps go together; null: this one alone
   EngineConfig config_;
   const Tokenizer* tokenizer_;
   KvCache cache_;
   Scheduler scheduler_;
   std::unordered_map<RequestId, std::unique_ptr<Live>> live_;
   std::vector<GeneratedSample> finished_;
+  std::string forbidden_;  // empty: may generate
   int64_t tokens_generated_ = 0, rows_computed_ = 0;
 };
 

@@ -90,8 +90,7 @@ void prune_checkpoints(const std::string& checkpoints_dir, int64_t max_keep, int
   }
 }
 
-std::optional<std::string> latest_checkpoint(const std::string& checkpoints_dir, const RankMesh* mesh) {
-  const Communicator* world = mesh ? &mesh->world : nullptr;
+std::optional<std::string> latest_checkpoint(const std::string& checkpoints_dir, const Communicator* world) {
   std::string name;
   together(world, [&] {
     if (!world || world->rank() == 0) name = newest_checkpoint(checkpoints_dir).value_or("");

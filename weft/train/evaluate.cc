@@ -4,11 +4,13 @@
 
 namespace weft {
 
-Evaluation evaluate(Engine& engine, const DataParallel& ranks, const PromptSource& source, RewardSet& rewards, const Tokenizer& tokenizer,
-                    const SamplingParams& params, uint64_t seed, const std::function<void(int64_t, int64_t)>& progress) {
+Evaluation evaluate(const RolloutShare& rollout, const Job& job, const PromptSource& source, RewardSet& rewards, const Tokenizer& tokenizer,
+                    const SamplingParams& params, uint64_t seed, const std::function<void(int64_t, int64_t)>& progress,
+                    const std::function<void(std::vector<ScoredSample>&)>& more_rewards) {
   Evaluation e;
   for (int64_t row : source.rows()) e.prompts.push_back(source.prompt(row));
-  e.samples = generate_scored(engine, ranks, rewards, source, tokenizer, e.prompts, params, seed, progress);
+  e.samples = generate_scored(rollout, job, rewards, source, tokenizer, e.prompts, params, seed, progress);
+  if (more_rewards) more_rewards(e.samples);
   std::map<std::string, std::pair<double, double>> sums;  // sum, count
   double length = 0, invalid = 0;
   const size_t n = static_cast<size_t>(params.n);

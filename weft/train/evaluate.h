@@ -15,8 +15,9 @@ struct Evaluation {
   std::vector<ScoredSample> samples;
 };
 
-// Collective over `ranks`, which share the prompts.
-Evaluation evaluate(Engine& engine, const DataParallel& ranks, const PromptSource& source, RewardSet& rewards, const Tokenizer& tokenizer,
-                    const SamplingParams& params, uint64_t seed, const std::function<void(int64_t, int64_t)>& progress);
+// Collective over the job.
+Evaluation evaluate(const RolloutShare& rollout, const Job& job, const PromptSource& source, RewardSet& rewards, const Tokenizer& tokenizer,
+                    const SamplingParams& params, uint64_t seed, const std::function<void(int64_t, int64_t)>& progress,
+                    const std::function<void(std::vector<ScoredSample>&)>& more_rewards = {});
 
 }  // namespace weft

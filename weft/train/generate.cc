@@ -23,7 +23,8 @@ SamplingParams training_params(const Recipe& recipe) {
   p.stop = r.stop;
   p.stop_token_ids.assign(r.stop_token_ids.begin(), r.stop_token_ids.end());
   p.ignore_eos = r.ignore_eos;
-  for (const auto& [id, bias] : parse_logit_bias(r.logit_bias)) p.logit_bias.emplace_back(static_cast<int32_t>(id), static_cast<float>(bias));
+  for (const auto& [id, bias] : parse_logit_bias(r.logit_bias))
+    p.logit_bias.emplace_back(static_cast<int32_t>(id), static_cast<float>(bias));
   return p;
 }
 
@@ -38,8 +39,8 @@ SamplingParams validation_params(const Recipe& recipe) {
   return p;
 }
 
-std::vector<ScoredSample> generate(Engine& engine, const std::vector<Prompt>& prompts, const SamplingParams& params, uint64_t seed,
-                                   const std::function<void(int64_t, int64_t)>& progress) {
+std::vector<ScoredSample> generate(Engine& engine, const std::vector<Prompt>& prompts, const SamplingParams& params,
+                                   uint64_t seed, const std::function<void(int64_t, int64_t)>& progress) {
   const TraceSpan span("generate");
   auto abort_all = [&](size_t count) {
     for (size_t i = 0; i < count; ++i) engine.abort(static_cast<RequestId>(i));
@@ -68,7 +69,7 @@ std::vector<ScoredSample> generate(Engine& engine, const std::vector<Prompt>& pr
       ++done;
     }
     if (progress) progress(done, total);
-    if (stop_requested()) {
+    if (engine.any(stop_requested())) {
       abort_all(prompts.size());
       throw StoppedError(fmt::format("stopped by {} while generating", stop_signal_name()));
     }
@@ -77,13 +78,15 @@ std::vector<ScoredSample> generate(Engine& engine, const std::vector<Prompt>& pr
   return out;
 }
 
-void score(RewardSet& rewards, const PromptSource& source, const std::vector<Prompt>& prompts, std::vector<ScoredSample>& samples) {
+void score(RewardSet& rewards, const PromptSource& source, const std::vector<Prompt>& prompts,
+           std::vector<ScoredSample>& samples) {
   if (samples.empty()) return;
   const TraceSpan span("reward");
   const size_t n = samples.size() / prompts.size();
   std::vector<RewardRequest> requests;
   for (size_t i = 0; i < samples.size(); ++i)
-    requests.push_back(source.request(prompts[i / n], samples[i].trajectory.sample_index, samples[i].text, samples[i].trajectory.response_ids));
+    requests.push_back(
+        source.request(prompts[i / n], samples[i].trajectory.sample_index, samples[i].text, samples[i].trajectory.response_ids));
   const std::vector<CombinedReward> scored = rewards.score(requests);
   for (size_t i = 0; i < samples.size(); ++i) {
     Trajectory& t = samples[i].trajectory;
@@ -97,27 +100,26 @@ void score(RewardSet& rewards, const PromptSource& source, const std::vector<Pro
   }
 }
 
-std::vector<ScoredSample> generate_scored(Engine& engine, const DataParallel& ranks, RewardSet& rewards, const PromptSource& source,
-                                          const Tokenizer& tokenizer, const std::vector<Prompt>& prompts, const SamplingParams& params,
-                                          uint64_t seed, const std::function<void(int64_t done, int64_t total)>& progress) {
-  const auto [begin, end] = ranks.range(static_cast<int64_t>(prompts.size()));
+std::vector<ScoredSample> generate_scored(const RolloutShare& rollout, const Job& job, RewardSet& rewards,
+                                          const PromptSource& source, const Tokenizer& tokenizer,
+                                          const std::vector<Prompt>& prompts, const SamplingParams& params, uint64_t seed,
+                                          const std::function<void(int64_t done, int64_t total)>& progress) {
+  // Ceil chunks of the prompts.
+  const int64_t n = std::ssize(prompts), chunk = (n + rollout.places - 1) / rollout.places;
+  const int64_t begin = std::min(n, rollout.place * chunk), end = std::min(n, begin + chunk);
   const std::vector<Prompt> mine(prompts.begin() + begin, prompts.begin() + end);
   std::vector<ScoredSample> samples;
-  std::string stopped;
-  try {
-    samples = generate(engine, mine, params, seed, progress);
-    score(rewards, source, mine, samples);
-  } catch (const StoppedError& e) {
-    stopped = e.what();
-  }
   // A signal may reach the ranks at different moments.
-  if (ranks.any(!stopped.empty()))
-    throw StoppedError(stopped.empty() ? fmt::format("stopped by {} while generating", stop_signal_name()) : stopped);
-  if (ranks.size() == 1) return samples;
+  job.phase(rollout.engine != nullptr, [&] {
+    samples = generate(*rollout.engine, mine, params, seed, progress);
+    if (!rollout.answers) samples.clear();
+    score(rewards, source, mine, samples);
+  });
+  if (job.size() == 1) return samples;
   std::vector<Trajectory> own;
   for (ScoredSample& s : samples) own.push_back(std::move(s.trajectory));
   samples.clear();
-  for (const std::vector<std::byte>& bytes : ranks.gather_bytes(serialize_trajectories(own)))
+  for (const std::vector<std::byte>& bytes : job.gather_bytes(serialize_trajectories(own)))
     for (Trajectory& t : deserialize_trajectories(bytes, "a peer's samples")) {
       std::string text = tokenizer.decode(t.response_ids, true);
       samples.push_back({std::move(t), std::move(text)});

@@ -87,7 +87,7 @@ TEST_F(GenerateTest, EvaluationAveragesBySource) {
   add_reward("index", [](const RewardRequest& r) { return reward_value(static_cast<double>(r.row_number)); });
   recipe_ = recipe("unused", {"reward.funcs=index", "rollout.val_kwargs.n=2", "rollout.val_kwargs.temperature=1.0"});
   const auto rewards = make_rewards(recipe_, registry_);
-  const Evaluation e = evaluate(*engine_, DataParallel(), *source_, *rewards, *tokenizer_, validation_params(recipe_), 1, {});
+  const Evaluation e = evaluate({engine_.get()}, Job(), *source_, *rewards, *tokenizer_, validation_params(recipe_), 1, {});
   EXPECT_EQ(e.samples.size(), 10u);
   EXPECT_EQ(e.metrics.find("val/even/index/mean@2"), 3.0);  // rows 1, 3, 5
   EXPECT_EQ(e.metrics.find("val/odd/index/mean@2"), 3.0);   // rows 2, 4

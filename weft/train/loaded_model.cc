@@ -3,6 +3,7 @@
 #include <ATen/Context.h>
 
 #include <filesystem>
+#include <nlohmann/json.hpp>
 
 #include "weft/base/error.h"
 #include "weft/io/atomic_file.h"
@@ -15,6 +16,8 @@ namespace weft {
 namespace {
 
 namespace fs = std::filesystem;
+
+constexpr const char* kScore = "score.weight";
 
 at::Device parse_device(const std::string& device) {
   if (device == "cpu") return at::kCPU;
@@ -33,15 +36,12 @@ at::ScalarType scalar_of(DType dtype, const std::string& where) {
 }
 
 LoadedModel build(const std::string& dir, std::optional<DType> param_dtype, const std::string& device,
-                  const std::vector<Family>& extra, std::shared_ptr<const RankMesh> mesh, const std::vector<std::string>& plan) {
-  LoadedModel m;
-  m.dir = dir;
-  m.hf = HfConfig::load(dir);
-  m.generation = GenerationConfig::load(dir);
-  ModelConfig config = configure_model(m.hf, extra);
-  m.entries = weight_map(config);
-  if (config.tied) m.tied_head = tied_head(config);
-  m.model = std::make_unique<CausalLM>(std::move(config), scalar_of(param_dtype.value_or(m.hf.dtype.value_or(DType::kF32)), dir));
+                  const std::vector<Family>& extra, std::shared_ptr<const RankMesh> mesh, const std::vector<std::string>& plan,
+                  ModelHead head = ModelHead::kVocabulary) {
+  LoadedModel m{read_model_files(dir, extra, head), {}, {}, {}, {}, {}};
+  m.entries = weight_map(m.config);
+  if (m.config.tied && !m.config.score_head) m.tied_head = tied_head(m.config);
+  m.model = std::make_unique<CausalLM>(m.config, scalar_of(param_dtype.value_or(m.hf.dtype.value_or(DType::kF32)), dir));
   if (mesh && mesh->world.size() > 1) {
     m.mesh = mesh;
     parallelize(*m.model, mesh, plan);
@@ -55,16 +55,34 @@ LoadedModel build(const std::string& dir, std::optional<DType> param_dtype, cons
 
 }  // namespace
 
+ModelFiles read_model_files(const std::string& path_or_hub_id, const std::vector<Family>& extra_families, ModelHead head) {
+  ModelFiles f;
+  f.dir = resolve_model_path(path_or_hub_id);
+  f.hf = HfConfig::load(f.dir);
+  f.generation = GenerationConfig::load(f.dir);
+  f.config = configure_model(f.hf, extra_families);
+  f.config.score_head = head != ModelHead::kVocabulary;
+  return f;
+}
+
 LoadedModel load_model(const std::string& path_or_hub_id, std::optional<DType> param_dtype, const std::string& device,
                        const std::vector<Family>& extra_families, std::shared_ptr<const RankMesh> mesh,
-                       const std::vector<std::string>& plan) {
-  LoadedModel m = build(resolve_model_path(path_or_hub_id), param_dtype, device, extra_families, std::move(mesh), plan);
+                       const std::vector<std::string>& plan, ModelHead head) {
+  LoadedModel m = build(path_or_hub_id, param_dtype, device, extra_families, std::move(mesh), plan, head);
   const Checkpoint disk(m.dir);
-  m.manifest = load_hf_weights(disk, m.entries, m.tied_head, [&m](const std::string& name) {
+  OtherHead other;
+  if (head == ModelHead::kFreshScore) other = {{"lm_head.weight"}, {kScore}};
+  const auto part = [&m](const std::string& name) {
     const nn::Parameter* p = m.model->find_parameter(name);
     WEFT_CHECK(p, "no parameter {}", name);
     return ParameterPart{p->master(), local_boxes(*p)};
-  });
+  };
+  m.manifest = load_hf_weights(disk, m.entries, m.tied_head, part, nullptr, other);
+  if (head == ModelHead::kFreshScore && !disk.contains(kScore)) {
+    at::NoGradGuard guard;
+    m.model->find_parameter(kScore)->master().zero_();
+    m.manifest.push_back({kScore, DType::kF32});
+  }
   for (nn::Parameter* p : m.model->parameters()) p->updated();
   return m;
 }
@@ -87,12 +105,6 @@ void check_model_on_mesh(const std::string& path_or_hub_id, const std::vector<Fa
   for (const nn::Parameter* p : all) (void)place_parameter(whole, dims, p->name(), p->shape());
 }
 
-std::unique_ptr<CausalLM> empty_model_like(const LoadedModel& m) {
-  auto model = std::make_unique<CausalLM>(m.model->config(), m.model->param_dtype());
-  model->materialize(at::kCPU);
-  return model;
-}
-
 void save_model_files(const LoadedModel& m, const std::string& dir) {
   static constexpr const char* kCopied[] = {"generation_config.json",
                                             "tokenizer.json",
@@ -108,7 +120,16 @@ void save_model_files(const LoadedModel& m, const std::string& dir) {
   if (fs::exists(fs::path(m.dir) / "additional_chat_templates"))
     fs::copy(fs::path(m.dir) / "additional_chat_templates", fs::path(dir) / "additional_chat_templates",
              fs::copy_options::recursive);
-  write_file_atomically((fs::path(dir) / "config.json").string(), m.hf.raw_json);
+  std::string config = m.hf.raw_json;
+  if (m.config.score_head) {  // as transformers names a trunk with this head
+    auto json = nlohmann::ordered_json::parse(config);
+    for (auto& name : json["architectures"])
+      if (std::string text = name; text.ends_with("ForCausalLM"))
+        name = text.substr(0, text.size() - std::string_view("ForCausalLM").size()) + "ForSequenceClassification";
+    json["num_labels"] = 1;
+    config = json.dump(2);
+  }
+  write_file_atomically((fs::path(dir) / "config.json").string(), config);
 }
 
 void save_model(const LoadedModel& m, const std::string& dir) {

@@ -13,10 +13,21 @@
 
 namespace weft {
 
-struct LoadedModel {
+// What a model ends in: the vocabulary's head; one score a position ("score.weight", of a sequence classifier with one label); or
+// such a head on any checkpoint's trunk, zero where the checkpoint has none.
+enum class ModelHead { kVocabulary, kScore, kFreshScore };
+
+// What a directory says about a model, besides its weights.
+struct ModelFiles {
   std::string dir;
   HfConfig hf;
   GenerationConfig generation;
+  ModelConfig config;
+};
+ModelFiles read_model_files(const std::string& path_or_hub_id, const std::vector<Family>& extra_families = {},
+                            ModelHead head = ModelHead::kVocabulary);
+
+struct LoadedModel : ModelFiles {
   std::vector<WeightEntry> entries;
   std::optional<WeightEntry> tied_head;
   DiskManifest manifest;
@@ -31,7 +42,7 @@ struct LoadedModel {
 // (parallelize.h).
 LoadedModel load_model(const std::string& path_or_hub_id, std::optional<DType> param_dtype, const std::string& device = "cpu",
                        const std::vector<Family>& extra_families = {}, std::shared_ptr<const RankMesh> mesh = nullptr,
-                       const std::vector<std::string>& plan = {});
+                       const std::vector<std::string>& plan = {}, ModelHead head = ModelHead::kVocabulary);
 
 // The same without weights on disk: config.json only, initialised from `seed`; written back in `disk_dtype`.
 LoadedModel create_model(const std::string& dir, DType param_dtype, DType disk_dtype, uint64_t seed,
@@ -41,9 +52,6 @@ LoadedModel create_model(const std::string& dir, DType param_dtype, DType disk_d
 // What load_model would refuse about this mesh, from config.json alone, before any rank starts. UsageError.
 void check_model_on_mesh(const std::string& path_or_hub_id, const std::vector<Family>& extra_families, const ParallelDims& dims,
                          const TokenSharing& sharing, const std::vector<std::string>& plan);
-
-// A model of the same kind, whole, in memory and without values: what another engine's weights are copied into.
-std::unique_ptr<CausalLM> empty_model_like(const LoadedModel& m);
 
 // What a Hugging Face directory has beside its weights: config.json, and generation_config.json, tokenizer and chat template
 // files copied from `m.dir`. `dir` exists and is empty.

@@ -4,6 +4,7 @@
 #include "weft/base/error.h"
 #include "weft/comm/launch.h"
 #include "weft/io/safetensors.h"
+#include "weft/train/roles.h"
 #include "weft/train/sft.h"
 #include "weft/train/test_runs.h"
 #include "weft/train/trainer.h"
@@ -18,15 +19,14 @@ class MeshTrainingTest : public RunTest {
     more.push_back(fmt::format("trainer.total_training_steps={}", steps));
     more.push_back("actor.mesh=" + mesh);
     const Recipe r = recipe(run, more, use);
-    const ParallelDims dims = actor_mesh(r, 0);
     CommOptions options;
     options.threads_per_rank = 1;
-    run_ranks(static_cast<int>(dims.world()), options, [&](Communicator& world) {
-      auto ranks = make_rank_mesh(dims, world, actor_sharing(r));
+    const int64_t n = ranks_of_recipe(r);
+    run_ranks(static_cast<int>(n), options, [&](Communicator& world) {
       if (use == RecipeUse::kSft)
-        SftTrainer(r, registry_, ranks).run();
+        SftTrainer(r, registry_, make_rank_mesh(place_actor(r, n).actor.dims, world, actor_sharing(r))).run();
       else
-        Trainer(r, registry_, ranks).run();
+        Trainer(r, registry_, make_roles(place_roles(r, n), world, actor_sharing(r))).run();
     });
   }
 
@@ -80,7 +80,7 @@ TEST_F(MeshTrainingTest, BytesAreCounted) {
   // Experts travel on their own mesh's axis, without ep too.
   EXPECT_EQ(row.at("comm/fsdp/grad/received_bytes").get<double>() + row.at("comm/efsdp/grad/received_bytes").get<double>(),
             numel / 2 * sizeof(float));
-  EXPECT_EQ(row.at("comm/world/redistribute/received_bytes").get<double>(), numel / 2 * sizeof(float));
+  EXPECT_EQ(row.at("comm/world/refit/received_bytes").get<double>(), numel / 2 * sizeof(float));
   EXPECT_GE(row.at("comm/fsdp/unshard/received_bytes").get<double>() + row.at("comm/efsdp/unshard/received_bytes").get<double>(),
             numel / 2 * sizeof(float));
 }
@@ -117,6 +117,55 @@ TEST_F(MeshTrainingTest, EveryMeshEqualsOneRank) {
     expect_gradients_close("one", mesh, 4e-6);
     EXPECT_EQ(metrics(mesh).at(0).at("parity/max_abs_diff").get<double>(), 0);
   }
+}
+
+// Where the rollout and the reference run changes nothing: with the actor on other meshes, or on ranks of their own.
+TEST_F(MeshTrainingTest, RolesOnTheirOwnMeshesAndRanks) {
+  const std::vector<std::string> common = {"router_replay.mode=R3", "actor.use_kl_loss=true", "rollout.n=3",
+                                           "data.val_files=" + dir_.file("val.jsonl"), "trainer.test_freq=1"};
+  train("one", "fsdp=1", 1, common);
+  const auto run = [&](const std::string& name, const std::string& mesh, int64_t steps, std::vector<std::string> more) {
+    more.insert(more.end(), common.begin(), common.end());
+    train(name, mesh, steps, more);
+  };
+  const std::vector<std::pair<std::string, std::vector<std::string>>> cases = {
+      {"fsdp=4", {"rollout.mesh=dp=2,tp=2"}},
+      {"fsdp=4,ep=2", {"rollout.mesh=tp=4"}},
+      {"fsdp=2,tp=2,ep=4", {"rollout.mesh=dp=4,ep=4", "refit.mode=transactional"}},
+      {"cp=2,tp=2", {"rollout.mesh=dp=2,tp=2,ep=1", "refit.verify=false"}},
+      {"fsdp=3", {"actor.ranks=0-2", "rollout.mesh=dp=2", "rollout.ranks=3-4"}},
+      {"fsdp=2,ep=2", {"actor.ranks=2,3", "rollout.mesh=tp=2", "rollout.ranks=0,1"}},
+      {"tp=2", {"actor.ranks=1-2", "rollout.ranks=0", "reference.mesh=fsdp=2", "reference.ranks=3-4", "refit.mode=in_place"}},
+      {"fsdp=2", {"rollout.mesh=dp=1,tp=2", "reference.mesh=tp=2", "teacher.path=" + tiny_model()}},
+  };
+  train("one_teacher", "fsdp=1", 1, [&] {
+    auto more = common;
+    more.push_back("teacher.path=" + tiny_model());
+    return more;
+  }());
+  for (size_t i = 0; i < cases.size(); ++i) {
+    const auto& [mesh, more] = cases[i];
+    const std::string name = fmt::format("roles{}", i);
+    SCOPED_TRACE(mesh + " " + more[0]);
+    run(name, mesh, 1, more);
+    const std::string one = i + 1 == cases.size() ? "one_teacher" : "one";
+    expect_first_step_equal(one, name);
+    expect_gradients_close(one, name, 4e-6);
+    const nlohmann::json row = metrics(name, true).at(1);
+    EXPECT_EQ(row.at("refit/byte_ratio").get<double>(), 1.0);
+    // Later steps sample with refitted weights: in parity, and the run stopped in between is the run.
+    run(name, mesh, 2, more);
+    run(name + "whole", mesh, 2, more);
+    expect_same_run(name, name + "whole", 2);
+    for (const auto& r : metrics(name)) EXPECT_EQ(r.value("parity/max_abs_diff", 0.0), 0);
+  }
+}
+
+// Parity fails where the rollout has other weights: in another type, or of an older version.
+TEST_F(MeshTrainingTest, ARolloutInAnotherTypeIsNotInParity) {
+  train("bf16", "fsdp=2", 1, {"rollout.dtype=bfloat16", "rollout.mesh=tp=2"});
+  EXPECT_GT(metrics("bf16").at(0).at("parity/max_abs_diff").get<double>(), 0);
+  EXPECT_THROW(train("refused", "fsdp=2", 1, {"rollout.dtype=bfloat16", "trainer.parity=require"}), UsageError);
 }
 
 // The norm's coefficient and the moments are those of the whole: three steps stay in parity and the mesh's own run repeats

@@ -82,7 +82,7 @@ ParallelDims read_mesh(const ParameterTable& table, const std::string& text, boo
 
 // Refuses a mesh that the model's shape forbids, with those that work.
 void check_mesh_of(const ParameterTable& table, const WeightKinds& kinds, const ParallelDims& dims, bool rollout) {
-  const std::string role = rollout ? "--rollout" : "--train", text = rollout ? rollout_mesh_text(dims) : dims.to_string();
+  const std::string role = rollout ? "--rollout" : "--train", text = rollout ? rollout_text(dims) : dims.to_string();
   if (dims.world() > kMaxWorld)
     throw UsageError(fmt::format("{} {}: {} ranks; a plan has at most {}", role, text, dims.world(), kMaxWorld));
   try {

@@ -119,13 +119,14 @@ const std::vector<std::string>& weight_categories();
 Plan make_plan(const HfConfig& hf, const std::string& train_mesh, const std::string& rollout_mesh, const PlanOptions& options,
                const std::vector<Family>& extra = {});
 
-// The tensors of a refit as the planner wants them: one for each parameter, or one for each kind with how many there are.
-struct RefitTensors {
+// The tensors of a refit as the planner wants them, of families that do not run, too: one for each parameter (refit_tensors of
+// rollout_role.h, which reads a recipe's plan as well), or one for each kind with how many there are.
+struct PlannedRefitTensors {
   std::vector<RefitTensor> tensors;
   std::vector<int64_t> counts;
 };
-RefitTensors refit_tensors(const ParameterTable& table, const ParallelDims& train, const ParallelDims& rollout,
-                           DType rollout_dtype, bool apart, bool by_kind);
+PlannedRefitTensors planned_refit_tensors(const ParameterTable& table, const ParallelDims& train, const ParallelDims& rollout,
+                                          DType rollout_dtype, bool apart, bool by_kind);
 
 std::string plan_text(const Plan& plan);
 std::string plan_json(const Plan& plan);  // names end in their units

@@ -99,7 +99,7 @@ std::string picture(const Plan& p) {
   std::string svg = fmt::format(R"(<svg viewBox="0 0 {} {}" role="img" aria-label="who holds and who sends what">)", kWidth,
                                 kTop + kHeight + 12);
   svg += fmt::format(R"(<text x="{}" y="20" class="head">trainer {}</text><text x="{}" y="20" class="head">rollout {}</text>)",
-                     kLeft, p.train.to_string(), kRight, rollout_mesh_text(p.rollout));
+                     kLeft, p.train.to_string(), kRight, rollout_text(p.rollout));
   svg += fmt::format(R"(<text x="{}" y="35">fp32 masters, {} ranks</text><text x="{}" y="35">{}, {} ranks</text>)", kLeft,
                      p.train.world(), kRight, dtype_name(p.options.rollout_dtype), p.rollout.world());
   svg += flows;
@@ -169,7 +169,7 @@ std::string plan_html(const Plan& p) {
   std::string out = fmt::format(
       R"(<!doctype html><html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width,initial-scale=1"><title>weft plan: {}</title><style>{}{}</style><main><header><h1>{}: {} parameters</h1><p>trainer {} ({} ranks) to rollout {} ({} ranks){}</p></header>)",
       escape_html(c.family), kReportStyle, kPlanStyle, escape_html(c.family), count_text(p.table.num_parameters()),
-      p.train.to_string(), p.train.world(), rollout_mesh_text(p.rollout), p.rollout.world(),
+      p.train.to_string(), p.train.world(), rollout_text(p.rollout), p.rollout.world(),
       p.options.apart ? ", on ranks of its own" : fmt::format(", {} ranks in all", p.job_ranks()));
   out += R"(<div class="tiles">)";
   out += tile("trainer, fullest rank", size_text(p.train_memory.peak()));

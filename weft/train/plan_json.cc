@@ -59,7 +59,7 @@ std::string plan_json(const Plan& p) {
   model["active_parameters"] = p.table.active_parameters();
   model["notes"] = p.table.notes;
   j["train_mesh"] = mesh(p.train.to_string(), p.train, false);
-  j["rollout_mesh"] = mesh(rollout_mesh_text(p.rollout), p.rollout, true);
+  j["rollout_mesh"] = mesh(rollout_text(p.rollout), p.rollout, true);
   j["rollout_mesh"]["first_rank"] = p.rollout_rank(0);
   j["job_ranks"] = p.job_ranks();
   j["options"] = {{"param_dtype", dtype_name(o.param_dtype)},

@@ -67,7 +67,7 @@ std::vector<ParallelDims> nearest_meshes(const ParallelDims& dims, bool rollout,
 
 std::string mesh_list(const std::vector<ParallelDims>& meshes, bool rollout) {
   std::vector<std::string> out;
-  for (const ParallelDims& d : meshes) out.push_back(rollout ? rollout_mesh_text(d) : d.to_string());
+  for (const ParallelDims& d : meshes) out.push_back(rollout ? rollout_text(d) : d.to_string());
   return fmt::format("{}", fmt::join(out, " or "));
 }
 

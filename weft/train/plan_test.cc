@@ -125,8 +125,8 @@ TEST(Plan, TheRefitOfAllTensorsIsTheirKinds) {
   const HfConfig hf = HfConfig::parse(testing::oracle_model("moe"), "config.json");
   const ParameterTable t = parameter_table(hf);
   const ParallelDims train = parse_parallel_dims("fsdp=2,tp=2,ep=4"), rollout = parse_rollout_dims("dp=2,tp=4,ep=2");
-  const RefitTensors all = refit_tensors(t, train, rollout, DType::kBF16, true, false),
-                     kinds = refit_tensors(t, train, rollout, DType::kBF16, true, true);
+  const PlannedRefitTensors all = planned_refit_tensors(t, train, rollout, DType::kBF16, true, false),
+                     kinds = planned_refit_tensors(t, train, rollout, DType::kBF16, true, true);
   ASSERT_EQ(all.tensors.size(), t.rows.size());
   for (size_t i = 0; i < t.rows.size(); ++i) {
     EXPECT_EQ(all.tensors[i].name, t.rows[i].name);
@@ -184,7 +184,7 @@ TEST(Plan, MeshesThatDoNotFitNameThoseThatDo) {
   refused("fsdp=2", "dp=6,tp=2,ep=8", {"ep=8 takes its ranks from dp=6 x tp=2", "that work: dp=6,tp=2,ep=4 or dp=8,tp=2,ep=8"});
   refused("fsdp=8,ep=x", "dp=1", {"the size 'x' of ep is no number"});
   refused("fsdp=0", "dp=1", {"sizes are 1 or more"});
-  refused("fsdp=2", "fsdp=2", {"did you mean dp?"});
+  refused("fsdp=2", "fsdp=2", {"unknown axis 'fsdp'"});
   refused("fsdp=100000", "dp=1", {"a plan has at most 65536"});
   refused("", "dp=2,oe=2", {"unknown axis 'oe'"});
   // What is named works.

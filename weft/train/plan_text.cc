@@ -103,7 +103,7 @@ std::string plan_text(const Plan& p) {
   out += fmt::format("; {} layers", c.num_layers);
   if (c.has_moe()) out += fmt::format(" ({} MoE, {} experts, top {})", c.moe_layer_ids().size(), c.moe.num_experts, c.moe.top_k);
   out += fmt::format("\n  trainer  {:<36} {} ranks\n  rollout  {:<36} {} ranks, ", p.train.to_string(), p.train.world(),
-                     rollout_mesh_text(p.rollout), p.rollout.world());
+                     rollout_text(p.rollout), p.rollout.world());
   const int64_t smaller = std::min(p.train.world(), p.rollout.world());
   out += p.options.apart                        ? fmt::format("{} to {} of the job: apart\n", p.train.world(), p.job_ranks() - 1)
          : p.train.world() == p.rollout.world() ? std::string("the trainer's\n")

@@ -33,6 +33,14 @@ void visit_data(ConfigFields& f, DataRecipe& d) {
 }
 
 void visit_rollout(ConfigFields& f, RolloutRecipe& r) {
+  f.add(
+      "rollout.mesh", r.mesh,
+      "Ranks of the rollout: \"dp=4,tp=2,ep=8\" is 4 copies of the weights, each cut over 2 ranks, its experts over all 8; ep is "
+      "tp unless said. Default: whole weights on each rank.");
+  f.add("rollout.ranks", r.ranks, "Which ranks of the job, \"4-7\": the actor's, or none of them. Default: all.");
+  f.add("rollout.dtype", r.dtype,
+        "Type of the rollout's weights. auto: actor.param_dtype, which trainer and rollout need to be equal.")
+      .one_of({"auto", "float32", "fp32", "bfloat16", "bf16"});
   f.add("rollout.n", r.n, "Responses of each prompt: the group [responses].").range(1, 65536);
   f.add("rollout.temperature", r.temperature, "Sampling temperature; 0 is greedy and cannot be trained on.").range(0, 100);
   f.add("rollout.top_p", r.top_p, "Keep the smallest set of tokens with this probability; 1: all.").range(0, 1);
@@ -61,12 +69,24 @@ void visit_rollout(ConfigFields& f, RolloutRecipe& r) {
   f.add("rollout.val_kwargs.min_p", r.val_kwargs.min_p, "Validation: min_p.").range(0, 1);
 }
 
+void visit_optim(ConfigFields& f, const std::string& prefix, OptimRecipe& o) {
+  f.add(prefix + ".lr", o.lr, "Learning rate of AdamW.").range(0, 1e6);
+  f.add(prefix + ".weight_decay", o.weight_decay, "Decay of 2-D and larger weights, times the rate.").range(0, 1e6);
+  f.add(prefix + ".betas", o.betas, "Decay rates of AdamW's two averages.").range(0, 1);
+  f.add(prefix + ".eps", o.eps, "AdamW's epsilon.").positive();
+  f.add(prefix + ".clip_grad", o.clip_grad, "Largest global gradient norm; 0: no clipping.").range(0, 1e12);
+  f.add(prefix + ".lr_scheduler_type", o.lr_scheduler_type, "Rate after the warm-up.").one_of({"constant", "linear", "cosine"});
+  f.add(prefix + ".lr_warmup_steps", o.lr_warmup_steps, "Updates with a linearly rising rate [updates].").range(0, kMaxCount);
+  f.add(prefix + ".min_lr_ratio", o.min_lr_ratio, "Share of the rate where linear and cosine end.").range(0, 1);
+}
+
 void visit_actor(ConfigFields& f, ActorRecipe& a) {
   f.add("actor.mesh", a.mesh,
         "Ranks and what they share: \"fsdp=4\" shards parameters over 4 ranks, \"replicate=2,fsdp=4\" over 4 and holds 2 copies; "
         "tp=2 cuts heads, columns and vocabulary, cp=2 the sequences, ep=4 (of the same ranks) the experts. Threads of this "
         "process, or the "
         "processes of mpirun; one axis may be -1 then.");
+  f.add("actor.ranks", a.ranks, "Which ranks of the job train, \"0-3\". Default: all.");
   f.add("actor.plan", a.plan,
         "Entries over the model's sharding table, \"PATTERN AXIS PLACEMENT\": \"*.self_attn.* tp replicated\", \"lm_head.weight "
         "fsdp cut(1)\".");
@@ -108,15 +128,7 @@ void visit_actor(ConfigFields& f, ActorRecipe& a) {
       .range(0, 1e6);
   f.add("actor.recompute", a.recompute, "Recompute each block in backward: less memory, about a third more work.");
   f.add("actor.mask_truncated", a.mask_truncated, "Leave responses that hit max_response_length out of the loss.");
-  OptimRecipe& o = a.optim;
-  f.add("actor.optim.lr", o.lr, "Learning rate of AdamW.").range(0, 1e6);
-  f.add("actor.optim.weight_decay", o.weight_decay, "Decay of 2-D and larger weights, times the rate.").range(0, 1e6);
-  f.add("actor.optim.betas", o.betas, "Decay rates of AdamW's two averages.").range(0, 1);
-  f.add("actor.optim.eps", o.eps, "AdamW's epsilon.").positive();
-  f.add("actor.optim.clip_grad", o.clip_grad, "Largest global gradient norm; 0: no clipping.").range(0, 1e12);
-  f.add("actor.optim.lr_scheduler_type", o.lr_scheduler_type, "Rate after the warm-up.").one_of({"constant", "linear", "cosine"});
-  f.add("actor.optim.lr_warmup_steps", o.lr_warmup_steps, "Updates with a linearly rising rate [updates].").range(0, kMaxCount);
-  f.add("actor.optim.min_lr_ratio", o.min_lr_ratio, "Share of the rate where linear and cosine end.").range(0, 1);
+  visit_optim(f, "actor.optim", a.optim);
 }
 
 void visit_algorithm(ConfigFields& f, AlgorithmRecipe& a) {
@@ -125,6 +137,7 @@ void visit_algorithm(ConfigFields& f, AlgorithmRecipe& a) {
         "Divide by the group's standard deviation; false: Dr.GRPO.");
   f.add("algorithm.adv_eps", a.adv_eps, "Added to the standard deviation.").range(0, 1);
   f.add("algorithm.gamma", a.gamma, "Discount (reinforce_plus_plus).").range(0, 1);
+  f.add("algorithm.lam", a.lam, "Of generalised advantage estimation (gae).").range(0, 1);
   f.add("algorithm.use_kl_in_reward", a.use_kl_in_reward, "Subtract KL to the reference from the reward.");
   f.add("algorithm.kl_penalty", a.kl_penalty, "KL estimator in the reward; as actor.kl_loss_type.");
   f.add("algorithm.kl_ctrl.type", a.kl_ctrl.type, "Control of the KL weight in the reward.").one_of({"fixed", "adaptive"});
@@ -185,6 +198,8 @@ void visit_trainer(ConfigFields& f, TrainerRecipe& t) {
   f.add("trainer.total_training_steps", t.total_training_steps, "Steps of the run [steps]; 0: by total_epochs.")
       .range(0, kMaxCount);
   f.add("trainer.total_epochs", t.total_epochs, "Passes over the training rows.").range(1, 1e9);
+  f.add("trainer.critic_warmup", t.critic_warmup, "Steps in which the critic learns and the actor does not [steps].")
+      .range(0, kMaxCount);
   f.add("trainer.test_freq", t.test_freq, "Validate every this many steps, and after the last; <= 0: never [steps].")
       .range(-1, kMaxCount);
   f.add("trainer.val_before_train", t.val_before_train, "Validate before the first step.");
@@ -225,7 +240,31 @@ void Recipe::visit(ConfigFields& f) {
         "Replay of expert choices in updates: R2 those of the old-log-prob pass, R3 those of the rollout.")
       .one_of({"disabled", "R2", "R3"});
   visit_reward(f, reward);
-  f.add("reference.path", reference_path, "Frozen model for KL; default: model.path.");
+  f.add("reference.path", reference.path, "Frozen model for KL; default: model.path.");
+  f.add("reference.mesh", reference.mesh, "Its mesh, as actor.mesh; default: the actor's.");
+  f.add("reference.ranks", reference.ranks, "Which ranks of the job; default: the actor's, or all with a mesh of its own.");
+  f.add("critic.path", critic.path,
+        "Where the critic's trunk comes from (algorithm.adv_estimator = \"gae\"); default: model.path.");
+  f.add("critic.mesh", critic.mesh, "Its mesh, as actor.mesh; default: the actor's.");
+  f.add("critic.ranks", critic.ranks, "Which ranks of the job; default: the actor's, or all with a mesh of its own.");
+  f.add("critic.cliprange_value", critic.cliprange_value, "How far a value may move from the step's first in the loss.")
+      .range(1e-9, 1e9);
+  f.add("critic.loss_agg_mode", critic.loss_agg_mode, "As actor.loss_agg_mode, of the value loss.");
+  f.add("critic.ppo_epochs", critic.ppo_epochs, "Passes over each rollout batch; 0: actor.ppo_epochs.").range(0, 1000);
+  f.add("critic.recompute", critic.recompute, "As actor.recompute.");
+  visit_optim(f, "critic.optim", critic.optim);
+  f.add("reward_model.path", reward_model.path,
+        "Sequence classifier with one label (score.weight) that scores whole trajectories, beside reward.funcs; none: off.");
+  f.add("reward_model.mesh", reward_model.mesh, "Its mesh, as actor.mesh; default: the actor's.");
+  f.add("reward_model.ranks", reward_model.ranks, "Which ranks of the job; default: the actor's, or all with a mesh of its own.");
+  f.add("reward_model.weight", reward_model.weight, "Of its score in the reward.").range(-1e12, 1e12);
+  f.add("refit.mode", refit.mode,
+        "Weights on their way to the rollout: in_place, over the old ones; transactional, beside them, for all ranks or none. "
+        "auto: in_place where actor and rollout share ranks.")
+      .one_of({"auto", "in_place", "transactional"});
+  f.add("refit.watermark_mb", refit.watermark_mb, "Bytes in flight beyond the rollout's weights, on each rank [MB].")
+      .range(1, 1e6);
+  f.add("refit.verify", refit.verify, "Compare hashes of every tensor before and after.");
   f.add("teacher.path", teacher_path, "Frozen teacher with the same tokenizer, for on-policy distillation; none: off.");
   f.add("sft.max_length", sft.max_length, "Longest row [tokens]; a longer one is an error.").range(2, kMaxInt32);
   f.add("sft.completion_only_loss", sft.completion_only_loss, "Learn completions and assistant turns only; false: every token.");
@@ -264,9 +303,12 @@ void resolve_recipe(Recipe& recipe, const std::string& path) {
   if (recipe.rollout.val_kwargs.top_k < 0) recipe.rollout.val_kwargs.top_k = 0;
   if (recipe.actor.mini_batch_size == 0) recipe.actor.mini_batch_size = recipe.data.train_batch_size;
   if (const auto dtype = parse_dtype(recipe.actor.param_dtype)) recipe.actor.param_dtype = std::string(dtype_name(*dtype));
+  if (const auto dtype = parse_dtype(recipe.rollout.dtype)) recipe.rollout.dtype = std::string(dtype_name(*dtype));
   const size_t rewards = recipe.reward.funcs.size() + (recipe.reward.command.empty() ? 0 : 1);
   if (recipe.reward.weights.empty()) recipe.reward.weights.assign(rewards, 1.0);
-  if (recipe.reference_path.empty()) recipe.reference_path = recipe.model.path;
+  if (recipe.reference.path.empty()) recipe.reference.path = recipe.model.path;
+  if (recipe.critic.path.empty()) recipe.critic.path = recipe.model.path;
+  if (recipe.critic.ppo_epochs == 0) recipe.critic.ppo_epochs = recipe.actor.ppo_epochs;
   if (recipe.trainer.run_name.empty()) {
     std::string stem = std::filesystem::path(path).stem().string();
     recipe.trainer.run_name = stem.empty() ? "run" : stem;

@@ -48,6 +48,8 @@ struct ValSamplingRecipe {
 };
 
 struct RolloutRecipe {
+  std::string mesh, ranks;  // empty: dp over all
+  std::string dtype = "auto";
   int64_t n = 8;
   double temperature = 1.0, top_p = 1.0;
   int64_t top_k = 0;  // resolved: -1 becomes 0
@@ -75,7 +77,7 @@ struct OptimRecipe {
 };
 
 struct ActorRecipe {
-  std::string mesh = "fsdp=1";
+  std::string mesh = "fsdp=1", ranks;  // ranks empty: all
   std::vector<std::string> plan;
   std::string cp_split = "zigzag";
   bool sequence_parallel = false;
@@ -126,7 +128,7 @@ struct AlgorithmRecipe {
   std::string adv_estimator = "grpo";
   bool norm_adv_by_std_in_grpo = true;
   double adv_eps = 1e-6;
-  double gamma = 1.0;
+  double gamma = 1.0, lam = 1.0;
   bool use_kl_in_reward = false;
   std::string kl_penalty = "kl";
   KlCtrlRecipe kl_ctrl;
@@ -154,6 +156,33 @@ struct RewardRecipe {
   std::string python = "python3";
 };
 
+struct ReferenceRecipe {
+  std::string path;         // resolved: model.path
+  std::string mesh, ranks;  // empty: as the actor's
+};
+
+struct CriticRecipe {
+  std::string path;         // resolved: model.path
+  std::string mesh, ranks;  // empty: as the actor's
+  double cliprange_value = 0.5;
+  std::string loss_agg_mode = "token-mean";
+  int64_t ppo_epochs = 0;  // resolved: actor.ppo_epochs
+  bool recompute = false;
+  OptimRecipe optim{.lr = 1e-5};
+};
+
+struct RewardModelRecipe {
+  std::string path;         // none: no reward model
+  std::string mesh, ranks;  // empty: as the actor's
+  double weight = 1.0;
+};
+
+struct RefitRecipe {
+  std::string mode = "auto";
+  int64_t watermark_mb = 256;
+  bool verify = true;
+};
+
 struct SftRecipe {
   int64_t max_length = 1024;
   bool completion_only_loss = true;
@@ -161,6 +190,7 @@ struct SftRecipe {
 
 struct TrainerRecipe {
   int64_t total_training_steps = 0, total_epochs = 1;
+  int64_t critic_warmup = 0;
   int64_t test_freq = 10;
   bool val_before_train = true;
   int64_t save_freq = -1, max_ckpt_to_keep = 3;
@@ -188,8 +218,11 @@ struct Recipe {
   AlgorithmRecipe algorithm;
   std::string router_replay_mode = "disabled";
   RewardRecipe reward;
-  std::string reference_path;  // resolved: model.path
-  std::string teacher_path;    // none: no distillation
+  ReferenceRecipe reference;
+  std::string teacher_path;  // none: no distillation
+  CriticRecipe critic;
+  RewardModelRecipe reward_model;
+  RefitRecipe refit;
   SftRecipe sft;
   TrainerRecipe trainer;
   CommRecipe comm;
@@ -198,6 +231,7 @@ struct Recipe {
   std::string run_dir() const { return trainer.runs_dir + "/" + trainer.run_name; }
   // A frozen reference model is needed for KL in the loss or the reward.
   bool needs_reference() const { return actor.use_kl_loss || algorithm.use_kl_in_reward; }
+  bool needs_critic() const { return algorithm.adv_estimator == "gae"; }
 };
 
 // Names that a user's own registry adds to ours; messages list both.

@@ -118,8 +118,7 @@ const std::map<std::string, std::string, std::less<>> kAliases = {
     {"reward_model.overlong_buffer.len", "reward.overlong_buffer.len"},
     {"reward_model.overlong_buffer.penalty_factor", "reward.overlong_buffer.penalty_factor"},
     {"distillation", "teacher.path and algorithm.teacher_kl_coef"},
-    {"lam", "nothing: GAE needs a critic, which is not built yet"},
-    {"critic", "nothing: a critic is not built yet"},
+    {"lam", "algorithm.lam"},
     {"custom_reward_function.path", "reward.funcs = [\"PATH:NAME\"]"},
     {"custom_reward_function.name", "reward.funcs = [\"PATH:NAME\"]"},
     {"custom_reward_function.reward_kwargs", "reward.kwargs"},
@@ -183,16 +182,12 @@ const std::map<std::string, std::string, std::less<>> kAliases = {
 };
 
 const char kMesh[] =
-    "ranks and what they share are actor.mesh = \"replicate=R,fsdp=F,cp=C,tp=T,ep=E\"; the rollout is data-parallel over them, a "
-    "mesh of its own is not built yet";
+    "ranks and what they share are actor.mesh = \"replicate=R,fsdp=F,cp=C,tp=T,ep=E\" and rollout.mesh = \"dp=D,tp=T,ep=E\"";
 const char kServer[] = "weft serve is not built yet";
 const char kTurns[] = "tools and environments of several turns are not built yet";
 const char kLoss[] = "this loss is not built yet";
-const char kCritic[] = "a critic is not built yet";
 
 const std::map<std::string, std::string, std::less<>> kNotBuiltYet = {
-    {"rollout.mesh", kMesh},
-    {"reference.mesh", kMesh},
     {"parallelism", kMesh},
     {"actor.fsdp_config", kMesh},
     {"actor.fsdp_size", kMesh},
@@ -221,15 +216,10 @@ const std::map<std::string, std::string, std::less<>> kNotBuiltYet = {
     {"env", kTurns},
     {"rollout.enable_prefix_caching", "the prefix cache is not built yet; the responses of one prompt share its blocks"},
     {"rollout.mode", "asynchronous rollouts are not built yet"},
-    {"rollout.dtype", "a rollout in another dtype than the actor's (actor.param_dtype) is not built yet"},
     {"rollout.quantization", "quantised rollouts are not built yet"},
-    {"refit", "the rollout uses the trainer's own tensors on one rank; refit settings are not built yet"},
     {"lora", "LoRA is not built yet"},
     {"model.lora_rank", "LoRA is not built yet"},
     {"peft_config", "LoRA is not built yet"},
-    {"critic", kCritic},
-    {"algorithm.lam", kCritic},
-    {"algorithm.adv_estimator=gae", kCritic},
     {"algorithm.adv_estimator=optimal_token_baseline", "this estimator is not built yet"},
     {"algorithm.adv_estimator=grpo_passk", "this estimator is not built yet"},
     {"algorithm.adv_estimator=gdpo", "this estimator is not built yet"},

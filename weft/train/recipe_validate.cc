@@ -3,6 +3,7 @@
 #include <charconv>
 #include <cmath>
 #include <nlohmann/json.hpp>
+#include <tuple>
 
 #include "weft/base/error.h"
 #include "weft/base/threads.h"
@@ -44,6 +45,26 @@ void by_rl(const char* key, const auto& parse) {
 
 void validate_common(const Recipe& r) {
   if (r.actor.mesh.find("-1") == std::string::npos) (void)actor_mesh(r, 0);
+  for (const auto& [key, mesh, rollout] : {std::tuple("rollout.mesh", r.rollout.mesh, true),
+                                           {"reference.mesh", r.reference.mesh, false},
+                                           {"critic.mesh", r.critic.mesh, false},
+                                           {"reward_model.mesh", r.reward_model.mesh, false}})
+    if (!mesh.empty() && mesh.find("-1") == std::string::npos) try {
+        (void)(rollout ? parse_rollout_dims(mesh, 0, {"oe"}) : parse_parallel_dims(mesh, 0, {"oe"}));
+      } catch (const UsageError& e) {
+        refuse(fmt::format("{}: {}", key, e.what()));
+      }
+  for (const auto& [key, ranks] : {std::pair("actor.ranks", r.actor.ranks),
+                                   {"rollout.ranks", r.rollout.ranks},
+                                   {"reference.ranks", r.reference.ranks},
+                                   {"critic.ranks", r.critic.ranks},
+                                   {"reward_model.ranks", r.reward_model.ranks}})
+    if (!ranks.empty()) (void)parse_ranks(ranks, key);
+  if (r.rollout.dtype != "auto" && r.rollout.dtype != r.actor.param_dtype && r.trainer.parity == "require")
+    refuse(fmt::format(
+        "trainer.parity = \"require\" with rollout.dtype = \"{}\" and actor.param_dtype = \"{}\": trainer and rollout "
+        "cannot agree in other precisions; use trainer.parity = \"report\"",
+        r.rollout.dtype, r.actor.param_dtype));
   for (const std::string& entry : r.actor.plan) (void)parse_plan_entry(entry);
   if (64 % r.rollout.block_size != 0) refuse(fmt::format("rollout.block_size = {} does not divide 64", r.rollout.block_size));
   const std::string& name = r.trainer.run_name;
@@ -73,15 +94,17 @@ void validate_common(const Recipe& r) {
   if (r.rollout.top_p <= 0 || r.rollout.val_kwargs.top_p <= 0) refuse("top_p = 0 keeps no token; 1 keeps all");
 }
 
-void validate_optim(const OptimRecipe& o) {
+void validate_optim(const char* section, const OptimRecipe& o) {
   if (o.betas.size() != 2 || o.betas[0] >= 1 || o.betas[1] >= 1)
-    refuse("actor.optim.betas must be two numbers from 0 to below 1, e.g. [0.9, 0.999]");
+    refuse(section + std::string(".betas must be two numbers from 0 to below 1, e.g. [0.9, 0.999]"));
 }
 
-void validate_rewards(const RewardRecipe& r) {
+void validate_rewards(const RewardRecipe& r, bool has_model) {
   const size_t count = r.funcs.size() + (r.command.empty() ? 0 : 1);
-  if (count == 0)
-    refuse("no reward: give reward.funcs = [\"last_number\"], or your own as [\"my_reward.py:fn\"], or reward.command");
+  if (count == 0 && !has_model)
+    refuse(
+        "no reward: give reward.funcs = [\"last_number\"], or your own as [\"my_reward.py:fn\"], or reward.command, or "
+        "reward_model.path");
   if (r.weights.size() != count)
     refuse(fmt::format("reward.weights has {} entries for {} rewards ({}{}{})", r.weights.size(), count, fmt::join(r.funcs, ", "),
                        r.funcs.empty() || r.command.empty() ? "" : ", ", r.command.empty() ? "" : r.command.front()));
@@ -132,17 +155,15 @@ void validate_rl(const Recipe& r, const RecipeChoices& choices) {
           [&] { check_policy_params(found->first, found->second, params, parse_aggregation_mode(r.actor.loss_agg_mode)); });
   }
   std::vector<std::string> estimators;
-  // gae needs a critic, which weft train does not have yet.
-  for (const auto& [name, fn] : builtin_advantages())
-    if (name != "gae") estimators.push_back(name);
+  for (const auto& [name, fn] : builtin_advantages()) estimators.push_back(name);
   require_known("algorithm.adv_estimator", r.algorithm.adv_estimator, estimators, choices.adv_estimators);
   if (r.rollout.n == 1 && r.teacher_path.empty() && r.algorithm.adv_estimator != "reinforce_plus_plus" &&
-      r.algorithm.adv_estimator != "remax" &&
+      r.algorithm.adv_estimator != "remax" && !r.needs_critic() &&
       std::find(choices.adv_estimators.begin(), choices.adv_estimators.end(), r.algorithm.adv_estimator) ==
           choices.adv_estimators.end())
     refuse(
         fmt::format("rollout.n = 1 with algorithm.adv_estimator = \"{}\": a group of one has advantage 0; use rollout.n >= 2, "
-                    "reinforce_plus_plus or remax",
+                    "reinforce_plus_plus, remax or gae",
                     r.algorithm.adv_estimator));
 
   const std::string& bypass = r.algorithm.rollout_correction.bypass_mode;
@@ -243,13 +264,14 @@ void validate_recipe(const Recipe& r, RecipeUse use, const RecipeChoices& choice
   validate_common(r);
   if (use == RecipeUse::kEval) {
     if (r.data.val_files.empty()) refuse("data.val_files is missing: weft eval needs JSONL files");
-    validate_rewards(r.reward);
+    validate_rewards(r.reward, use == RecipeUse::kTrain && !r.reward_model.path.empty());
     return;
   }
   if (r.data.train_files.empty()) refuse("data.train_files is missing: JSONL files to train on");
-  validate_optim(r.actor.optim);
+  validate_optim("actor.optim", r.actor.optim);
+  validate_optim("critic.optim", r.critic.optim);
   if (use == RecipeUse::kTrain) {
-    validate_rewards(r.reward);
+    validate_rewards(r.reward, use == RecipeUse::kTrain && !r.reward_model.path.empty());
     validate_rl(r, choices);
   }
   if (use == RecipeUse::kSft && r.actor.recompute && r.actor.router_aux_loss_coef > 0)

@@ -49,6 +49,7 @@ double negative_log_likelihood(const std::vector<float>& log_probs, std::span<co
 SftTrainer::SftTrainer(Recipe recipe, const Registry& registry, std::shared_ptr<const RankMesh> mesh)
     : recipe_(std::move(recipe)),
       ranks_(mesh),
+      job_(mesh ? std::optional(mesh->world) : std::nullopt),
       model_(open_model(recipe_, registry, mesh)),
       tokenizer_(Tokenizer::load(model_.dir)) {
   train_ = std::make_unique<SftSource>(recipe_.data.train_files, recipe_, tokenizer_, end_id(model_, tokenizer_),
@@ -70,7 +71,7 @@ SftTrainer::SftTrainer(Recipe recipe, const Registry& registry, std::shared_ptr<
 void SftTrainer::run() {
   std::optional<std::string> from;
   if (recipe_.trainer.resume_mode == "auto")
-    from = latest_checkpoint(checkpoints(), model_.mesh.get());
+    from = latest_checkpoint(checkpoints(), job_.world());
   else if (recipe_.trainer.resume_mode == "resume_path")
     from = recipe_.trainer.resume_from_path;
   if (from) {
@@ -79,13 +80,13 @@ void SftTrainer::run() {
       throw ValueError(
           *from + ": was made with other data.train_files. Use trainer.resume_mode = \"disable\" and another trainer.run_name");
     sampler_->seek(progress_.cursor);
-    if (ranks_.main()) log_info("going on from {} (step {})", *from, progress_.step);
+    if (job_.main()) log_info("going on from {} (step {})", *from, progress_.step);
   }
   progress_.dataset_fingerprint = train_->dataset().fingerprint();
-  if (ranks_.main()) {
+  if (job_.main()) {
     run_dir_ = std::make_unique<RunDir>(recipe_, from ? std::optional<int64_t>(progress_.step) : std::nullopt);
     log_info("{}: {} with {:.2f} M parameters, {} rows, {} ranks", model_.dir, model_.model->config().family,
-             static_cast<double>(model_.model->num_parameters()) / 1e6, train_->size(), ranks_.size());
+             static_cast<double>(model_.model->num_parameters()) / 1e6, train_->size(), job_.size());
     ProgressOptions options;
     options.start = progress_.step;
     bar_ = std::make_unique<Progress>("sft", total_steps_, "steps", options);
@@ -97,11 +98,11 @@ void SftTrainer::run() {
         throw StoppedError(fmt::format("stopped by {} after step {}", stop_signal_name(), progress_.step));
     } catch (const StoppedError& e) {
       save();
-      if (ranks_.main()) run_dir_->write_report();
+      if (job_.main()) run_dir_->write_report();
       throw StoppedError(fmt::format("{}; everything was saved in {}: run the same command to go on", e.what(), checkpoints()));
     }
   }
-  if (!ranks_.main()) return;
+  if (!job_.main()) return;
   bar_->finish();
   run_dir_->write_report();
   log_info("report: {}/report.html", run_dir_->path());
@@ -109,7 +110,7 @@ void SftTrainer::run() {
 
 void SftTrainer::step() {
   const TraceSpan span("step");
-  const double waited = ranks_.seconds_waited();
+  const double waited = job_.seconds_waited();
   StepTimer timer;
   MetricsRow row;
   std::vector<const Trajectory*> rows;
@@ -151,12 +152,12 @@ void SftTrainer::step() {
   ++progress_.updates;
   progress_.cursor = sampler_->cursor();
   timer.mark("step", row);
-  ranks_.report_wait_share(waited, row);
+  job_.report_wait_share(waited, row);
   row.set("perf/throughput", fed / std::max(1e-9, *row.find("timing_s/step")));
   const bool last = progress_.step == total_steps_;
   if (val_ && recipe_.trainer.test_freq > 0 && (progress_.step % recipe_.trainer.test_freq == 0 || last))
     row.set("sft/val_loss", validation_loss());
-  if (ranks_.main()) {
+  if (job_.main()) {
     run_dir_->write_metrics(progress_.step, row);
     bar_->update(progress_.step, fmt::format("loss {:.4f}", loss));
   }

@@ -7,6 +7,7 @@
 
 #include "weft/base/progress.h"
 #include "weft/train/data_parallel.h"
+#include "weft/train/job.h"
 #include "weft/train/loaded_model.h"
 #include "weft/train/metrics.h"
 #include "weft/train/optimizer.h"
@@ -34,6 +35,7 @@ class SftTrainer {
 
   Recipe recipe_;
   DataParallel ranks_;
+  Job job_;
   LoadedModel model_;
   Tokenizer tokenizer_;
   std::unique_ptr<SftSource> train_, val_;

@@ -46,7 +46,7 @@ void compute_advantages(const Recipe& recipe, const Registry& registry, double k
   const bool has_reference = !data.ref_log_probs.empty();
   std::vector<int64_t> offsets{0}, groups;
   std::vector<uint8_t> mask;
-  std::vector<double> rewards, old_flat, ref_flat, teacher_flat, baselines;
+  std::vector<double> rewards, old_flat, ref_flat, teacher_flat, baselines, values;
   const OverlongBufferRecipe& overlong = recipe.reward.overlong_buffer;
   double punishment = 0, punished = 0;
   for (size_t i = 0; i < count; ++i) {
@@ -66,6 +66,7 @@ void compute_advantages(const Recipe& recipe, const Registry& registry, double k
     }
     old_flat.insert(old_flat.end(), data.old_log_probs[i].begin(), data.old_log_probs[i].end());
     if (has_reference) ref_flat.insert(ref_flat.end(), data.ref_log_probs[i].begin(), data.ref_log_probs[i].end());
+    if (!data.values.empty()) values.insert(values.end(), data.values[i].begin(), data.values[i].end());
     if (!data.teacher_log_probs.empty())
       teacher_flat.insert(teacher_flat.end(), data.teacher_log_probs[i].begin(), data.teacher_log_probs[i].end());
   }
@@ -99,10 +100,12 @@ void compute_advantages(const Recipe& recipe, const Registry& registry, double k
   batch.groups = groups;
   batch.token_rewards = token_rewards;
   batch.reward_baselines = baselines;
+  batch.values = values;
   AdvantageParams params;
   params.norm_adv_by_std_in_grpo = recipe.algorithm.norm_adv_by_std_in_grpo;
   params.adv_eps = recipe.algorithm.adv_eps;
   params.gamma = recipe.algorithm.gamma;
+  params.lam = recipe.algorithm.lam;
   Advantages advantages = find_advantage(registry.advantages, recipe.algorithm.adv_estimator)(batch, params);
   if (!teacher_flat.empty()) {
     advantages.advantages =
@@ -111,9 +114,10 @@ void compute_advantages(const Recipe& recipe, const Registry& registry, double k
     row.set("distill/kl", gap.kl());
     row.set("distill/k3_kl", gap.k3());
   }
-  data.advantages.clear(), data.masks.clear(), data.weights.clear();
+  data.advantages.clear(), data.returns.clear(), data.masks.clear(), data.weights.clear();
   for (size_t i = 0; i < count; ++i) {
     data.advantages.emplace_back(advantages.advantages.begin() + offsets[i], advantages.advantages.begin() + offsets[i + 1]);
+    data.returns.emplace_back(advantages.returns.begin() + offsets[i], advantages.returns.begin() + offsets[i + 1]);
     data.masks.emplace_back(mask.begin() + offsets[i], mask.begin() + offsets[i + 1]);
     if (!weights.empty()) data.weights.emplace_back(weights.begin() + offsets[i], weights.begin() + offsets[i + 1]);
   }

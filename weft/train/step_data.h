@@ -20,12 +20,15 @@ struct StepData {
   std::vector<const Trajectory*> trajectories;
   std::vector<double> baselines;  // [prompt]: reward of its greedy response (NaN: none); empty: not asked for
   std::vector<std::vector<float>> old_log_probs, ref_log_probs, teacher_log_probs;  // empty: not (yet) there
+  std::vector<std::vector<float>> values;       // [sample][response]: the critic's, before its updates; empty without one
   std::vector<std::vector<double>> advantages;  // [sample][response]
+  std::vector<std::vector<double>> returns;     // [sample][response]: what the critic learns
   std::vector<std::vector<uint8_t>> masks;      // [sample][response]: tokens that are trained
   std::vector<std::vector<double>> weights;     // [sample][response]: rollout correction; empty: none
   int64_t batches = 0;       // of prompts that were taken from the data for this step
   double reference_kl = 0;   // mean over responses of their mean KL to the reference, where it is in the reward; NaN: no token counts
   int64_t updates_done = 0;
+  bool has_log_probs = false;  // old and reference ones came with a checkpoint
   UpdateSums sums;
   MetricsRow carried;  // known before the first update only
 

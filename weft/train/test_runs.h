@@ -183,7 +183,7 @@ class RunTest : public ::testing::Test {
       nlohmann::json kept;
       for (const auto& [key, value] : row.items())
         if (key != "wall_time" && !key.starts_with("timing_s/") && !key.starts_with("perf/") &&
-            (bytes || !key.starts_with("comm/")))
+            (bytes || (!key.starts_with("comm/") && !key.starts_with("refit/"))))
           kept[key] = value;
       out.push_back(kept);
     }

@@ -52,12 +52,14 @@ void save_checkpoint(const std::string& checkpoints_dir, const LoadedModel& mode
                      const TrainProgress& progress, int64_t max_keep, CheckpointIo* io = nullptr);
 
 // The newest complete checkpoint, of which `latest` tells rank 0; nullopt where there is none. FileError where it names what is
-// not complete.
-std::optional<std::string> latest_checkpoint(const std::string& checkpoints_dir, const RankMesh* mesh = nullptr);
+// not complete. Collective over `all`; null: one rank.
+std::optional<std::string> latest_checkpoint(const std::string& checkpoints_dir, const Communicator* all = nullptr);
 
 // Restores masters, moments and progress into a model and optimizer built the same way, on any mesh. Sizes of all files and
 // hashes of what is read are checked; checkpoints of format 1 have none. FileError for what is damaged or does not fit the model.
 // `command`: who asks, "train" or "sft".
+// Progress alone, for all ranks of a job, some of which are not the model's; collective over `all`.
+TrainProgress load_progress(const std::string& checkpoint_dir, const std::string& command, const Communicator* all);
 TrainProgress load_checkpoint(const std::string& checkpoint_dir, const std::string& command, const LoadedModel& model,
                               Optimizer& optimizer, CheckpointIo* io = nullptr);
 

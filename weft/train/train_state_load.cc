@@ -196,19 +196,28 @@ TrainProgress read_progress(const Source& source) {
   return p;
 }
 
+TrainProgress progress_for(const std::string& command, const Source& source) {
+  TrainProgress p = read_progress(source);
+  if (p.command != command)
+    throw UsageError(
+        fmt::format("{} is a checkpoint of weft {}: weft {} starts from its huggingface/ folder (model.path), under another "
+                    "trainer.run_name or with trainer.resume_mode = \"disable\"",
+                    source.root, p.command, command));
+  return p;
+}
+
 }  // namespace
+
+TrainProgress load_progress(const std::string& checkpoint_dir, const std::string& command, const Communicator* all) {
+  return progress_for(command, open_checkpoint(checkpoint_dir, all));
+}
 
 TrainProgress load_checkpoint(const std::string& checkpoint_dir, const std::string& command, const LoadedModel& model,
                               Optimizer& optimizer, CheckpointIo* io) {
   const Source source = open_checkpoint(checkpoint_dir, model.mesh ? &model.mesh->world : nullptr);
   const int64_t bytes = read_tensors(source, RunTensors(model, optimizer), model);
   for (nn::Parameter* p : model.model->parameters()) p->updated();
-  const TrainProgress p = read_progress(source);
-  if (p.command != command)
-    throw UsageError(
-        fmt::format("{} is a checkpoint of weft {}: weft {} starts from its huggingface/ folder (model.path), under another "
-                    "trainer.run_name or with trainer.resume_mode = \"disable\"",
-                    checkpoint_dir, p.command, command));
+  const TrainProgress p = progress_for(command, source);
   optimizer.set_updates(p.updates);
   if (io) *io = {bytes, source.by_all};
   return p;

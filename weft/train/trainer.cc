@@ -1,7 +1,5 @@
 #include "weft/train/trainer.h"
 
-#include <ATen/core/grad_mode.h>
-
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
@@ -13,8 +11,6 @@
 #include "weft/base/signals.h"
 #include "weft/base/threads.h"
 #include "weft/base/trace.h"
-#include "weft/parallel/distributed_tensor.h"
-#include "weft/parallel/fully_shard.h"
 #include "weft/rl/grpo.h"
 #include "weft/rl/kl.h"
 #include "weft/train/evaluate.h"
@@ -33,6 +29,8 @@ constexpr const char* kValidationDue = "validation_due";
 constexpr std::string_view kMetricPrefix = "metric/";
 // What else a step under way needs: batches of prompts taken from the data, rewards of greedy responses.
 constexpr const char* kBatches = "batches";
+// A reward's name, of the reward model.
+constexpr const char* kModelReward = "reward_model";
 constexpr std::string_view kBaselinePrefix = "baseline/";
 
 }  // namespace
@@ -50,42 +48,46 @@ std::unique_ptr<RewardSet> make_rewards(const Recipe& recipe, const Registry& re
   return std::make_unique<RewardSet>(std::move(entries), recipe.reward.on_nan == "drop" ? OnNan::kDrop : OnNan::kStop);
 }
 
-std::unique_ptr<Engine> make_engine(const Recipe& recipe, const LoadedModel& loaded, CausalLM& model, const Tokenizer& tokenizer,
+std::unique_ptr<Engine> make_engine(const Recipe& recipe, const ModelFiles& files, CausalLM& model, const Tokenizer& tokenizer,
                                     bool record_routing) {
   EngineConfig c;
   c.max_num_seqs = recipe.rollout.max_num_seqs;
   c.max_num_batched_tokens = recipe.rollout.max_num_batched_tokens;
   c.block_size = recipe.rollout.block_size;
   c.kv_cache_tokens = recipe.rollout.kv_cache_tokens;
-  c.end_ids = end_token_ids(loaded.hf, loaded.generation, &tokenizer);
+  c.end_ids = end_token_ids(files.hf, files.generation, &tokenizer);
   c.record_routing = record_routing;
   return std::make_unique<Engine>(model, c, &tokenizer);
 }
 
-Trainer::Trainer(Recipe recipe, const Registry& registry, std::shared_ptr<const RankMesh> mesh)
+Trainer::Trainer(Recipe recipe, const Registry& registry, Roles roles)
     : recipe_(std::move(recipe)),
       registry_(registry),
-      mesh_(std::move(mesh)),
-      ranks_(mesh_),
+      roles_(std::move(roles)),
+      job_(roles_.world, roles_.places.actor.ranks.empty() ? 0 : roles_.places.actor.ranks[0]),
+      ranks_(roles_.actor),
+      reference_ranks_(roles_.reference),
+      dtype_(recipe_.actor.param_dtype == "auto" ? std::nullopt : parse_dtype(recipe_.actor.param_dtype)),
+      files_(read_model_files(recipe_.model.path, registry.families)),
       replay_(parse_router_replay(recipe_.router_replay_mode)) {
   if (recipe_.trainer.parity == "auto") recipe_.trainer.parity = parity_promised() ? "require" : "report";
-  const std::optional<DType> dtype = recipe_.actor.param_dtype == "auto" ? std::nullopt : parse_dtype(recipe_.actor.param_dtype);
-  actor_ = std::make_unique<LoadedModel>(
-      recipe_.model.init == "random"
-          ? create_model(recipe_.model.path, dtype.value_or(DType::kF32), dtype.value_or(DType::kF32),
-                         static_cast<uint64_t>(recipe_.trainer.seed), recipe_.trainer.device, registry.families, mesh_,
-                         recipe_.actor.plan)
-          : load_model(recipe_.model.path, dtype, recipe_.trainer.device, registry.families, mesh_, recipe_.actor.plan));
-  tokenizer_ = Tokenizer::load(actor_->dir);
-  if (replay_ != RouterReplayMode::kDisabled && !actor_->model->config().has_moe())
+  if (roles_.is_actor())
+    actor_ = std::make_unique<LoadedModel>(
+        recipe_.model.init == "random" ? create_model(recipe_.model.path, dtype_.value_or(DType::kF32),
+                                                      dtype_.value_or(DType::kF32), static_cast<uint64_t>(recipe_.trainer.seed),
+                                                      recipe_.trainer.device, registry.families, roles_.actor, recipe_.actor.plan)
+                                       : load_model(recipe_.model.path, dtype_, recipe_.trainer.device, registry.families,
+                                                    roles_.actor, recipe_.actor.plan));
+  tokenizer_ = Tokenizer::load(files_.dir);
+  if (replay_ != RouterReplayMode::kDisabled && !files_.config.has_moe())
     throw UsageError(
-        fmt::format("router_replay.mode = \"{}\": {} has no experts: use \"disabled\"", recipe_.router_replay_mode, actor_->dir));
+        fmt::format("router_replay.mode = \"{}\": {} has no experts: use \"disabled\"", recipe_.router_replay_mode, files_.dir));
   train_ = std::make_unique<PromptSource>(recipe_.data.train_files, recipe_, *tokenizer_, recipe_.data.train_max_samples);
   if (!recipe_.data.val_files.empty())
     val_ = std::make_unique<PromptSource>(recipe_.data.val_files, recipe_, *tokenizer_, recipe_.data.val_max_samples);
-  if (const int64_t positions = actor_->model->config().max_position_embeddings; recipe_.data.max_response_length >= positions)
+  if (const int64_t positions = files_.config.max_position_embeddings; recipe_.data.max_response_length >= positions)
     throw UsageError(fmt::format("data.max_response_length = {} leaves no room for a prompt: {} has {} positions; lower it",
-                                 recipe_.data.max_response_length, actor_->dir, positions));
+                                 recipe_.data.max_response_length, files_.dir, positions));
   const int64_t batch = recipe_.data.train_batch_size, rows = static_cast<int64_t>(train_->rows().size());
   if (rows < batch)
     throw UsageError(fmt::format("data.train_batch_size = {} prompts, but data.train_files hold {}: lower it", batch, rows));
@@ -93,21 +95,37 @@ Trainer::Trainer(Recipe recipe, const Registry& registry, std::shared_ptr<const 
   total_steps_ = recipe_.trainer.total_training_steps > 0 ? recipe_.trainer.total_training_steps
                                                           : recipe_.trainer.total_epochs * (rows / batch);
   rewards_ = make_rewards(recipe_, registry);
-  if (recipe_.needs_reference()) reference_ = load_frozen(recipe_.reference_path, dtype);
-  if (!recipe_.teacher_path.empty()) teacher_ = load_frozen(recipe_.teacher_path, dtype);
-  const std::vector<std::string>& names = rewards_->names();
+  if (recipe_.needs_reference()) reference_ = load_frozen(recipe_.reference.path);
+  if (!recipe_.teacher_path.empty()) teacher_ = load_frozen(recipe_.teacher_path);
+  if (recipe_.needs_critic() && roles_.is_critic())
+    critic_ = std::make_unique<CriticRole>(recipe_, registry, roles_.critic, total_steps_);
+  if (!recipe_.reward_model.path.empty() && roles_.is_reward_model())
+    reward_model_ = std::make_unique<RewardModel>(recipe_, registry, roles_.reward_model);
+  for (const auto& [key, path, size] :
+       {std::tuple("critic.path", &recipe_.critic.path, critic_ ? critic_->vocab_size() : files_.config.vocab_size),
+        {"reward_model.path", &recipe_.reward_model.path,
+         reward_model_ ? reward_model_->vocab_size() : files_.config.vocab_size}})
+    if (size != files_.config.vocab_size)
+      throw UsageError(fmt::format("{} = \"{}\" has {} vocabulary entries, {} has {}: they cannot share token ids", key, *path,
+                                   size, files_.dir, files_.config.vocab_size));
+  std::vector<std::string> names = rewards_->names();
+  if (!recipe_.reward_model.path.empty()) names.push_back(kModelReward);
   const std::string& metric = recipe_.algorithm.filter_groups.metric;
   if (recipe_.algorithm.filter_groups.enable && metric != "reward" &&
       std::find(names.begin(), names.end(), metric) == names.end())
     throw UsageError(fmt::format("algorithm.filter_groups.metric = \"{}\": the rewards are {}", metric, fmt::join(names, ", ")));
   const int64_t updates_a_step =
       (batch + recipe_.actor.mini_batch_size - 1) / recipe_.actor.mini_batch_size * recipe_.actor.ppo_epochs;
-  optimizer_ = std::make_unique<Optimizer>(actor_->model->parameters(), recipe_.actor.optim, total_steps_ * updates_a_step,
-                                           [this](std::vector<double>& sums) { ranks_.sum_over_shards(sums); });
-  if (actor_->mesh) rollout_model_ = empty_model_like(*actor_);
+  if (actor_)
+    optimizer_ = std::make_unique<Optimizer>(actor_->model->parameters(), recipe_.actor.optim, total_steps_ * updates_a_step,
+                                             [this](std::vector<double>& sums) { ranks_.sum_over_shards(sums); });
+  rollout_ =
+      std::make_unique<RolloutRole>(recipe_, files_.config, dtype() == DType::kF32 ? at::kFloat : at::kBFloat16,
+                                    actor_ ? actor_->model.get() : nullptr, roles_, [this](CausalLM& model) {
+                                      return make_engine(recipe_, files_, model, *tokenizer_,
+                                                         replay_ == RouterReplayMode::kR3 || recipe_.trainer.parity == "require");
+                                    });
   refit_rollout();
-  engine_ = make_engine(recipe_, *actor_, rollout_model_ ? *rollout_model_ : *actor_->model, *tokenizer_,
-                        replay_ == RouterReplayMode::kR3 || recipe_.trainer.parity == "require");
   for (const auto& [id, bias] : training_params(recipe_).logit_bias)
     logit_bias_.ids.push_back(id), logit_bias_.values.push_back(bias);
   kl_coef_ = recipe_.algorithm.kl_ctrl.kl_coef;
@@ -116,16 +134,18 @@ Trainer::Trainer(Recipe recipe, const Registry& registry, std::shared_ptr<const 
 Trainer::~Trainer() = default;
 
 // Token ids must mean the same to it.
-std::unique_ptr<LoadedModel> Trainer::load_frozen(const std::string& path, std::optional<DType> dtype) const {
-  auto model = std::make_unique<LoadedModel>(load_model(path, dtype, recipe_.trainer.device, registry_.families, mesh_));
+std::unique_ptr<LoadedModel> Trainer::load_frozen(const std::string& path) const {
+  if (!roles_.is_reference()) return nullptr;
+  auto model =
+      std::make_unique<LoadedModel>(load_model(path, dtype_, recipe_.trainer.device, registry_.families, roles_.reference));
   for (nn::Parameter* p : model->model->parameters()) p->set_trainable(false);
-  const int64_t ours = actor_->model->config().vocab_size, theirs = model->model->config().vocab_size;
+  const int64_t ours = files_.config.vocab_size, theirs = model->config.vocab_size;
   if (ours != theirs)
     throw UsageError(fmt::format("{} has {} vocabulary entries, {} has {}: they cannot share token ids", model->dir, theirs,
-                                 actor_->dir, ours));
-  if (model->dir == actor_->dir) return model;
+                                 files_.dir, ours));
+  if (model->dir == files_.dir) return model;
   if (!std::filesystem::exists(model->dir + "/tokenizer.json")) {
-    if (ranks_.main()) log_warn("{} has no tokenizer.json: taking its token ids for those of {}", model->dir, actor_->dir);
+    if (job_.main()) log_warn("{} has no tokenizer.json: taking its token ids for those of {}", model->dir, files_.dir);
     return model;
   }
   const Tokenizer other = Tokenizer::load(model->dir);
@@ -133,22 +153,31 @@ std::unique_ptr<LoadedModel> Trainer::load_frozen(const std::string& path, std::
   for (int32_t id = 0; id < static_cast<int32_t>(std::max(other.vocab_size(), tokenizer_->vocab_size())); ++id)
     if (spelling(other, id) != spelling(*tokenizer_, id))
       throw UsageError(fmt::format("{} and {} have different tokenizers: token {} is \"{}\" in one and \"{}\" in the other",
-                                   model->dir, actor_->dir, id, spelling(other, id), spelling(*tokenizer_, id)));
+                                   model->dir, files_.dir, id, spelling(other, id), spelling(*tokenizer_, id)));
   return model;
 }
 
 // Trainer and rollout share weights, kernels and param_dtype here; R2 replays what the old-log-prob pass records, so it needs the
 // pass.
-bool Trainer::parity_promised() const { return recipe_.trainer.device == "cpu" && replay_ != RouterReplayMode::kR2; }
+bool Trainer::parity_promised() const {
+  const bool same = recipe_.rollout.dtype == "auto" || recipe_.rollout.dtype == dtype_name(dtype());
+  return recipe_.trainer.device == "cpu" && replay_ != RouterReplayMode::kR2 && same;
+}
+
+DType Trainer::dtype() const {
+  return dtype_.value_or(recipe_.model.init == "random" ? DType::kF32 : files_.hf.dtype.value_or(DType::kF32));
+}
 
 void Trainer::refit_rollout() {
-  if (!rollout_model_) return;
-  const TraceSpan span("refit");
-  at::NoGradGuard guard;
-  for (nn::Parameter* p : rollout_model_->parameters()) {
-    const nn::Parameter& trained = *actor_->model->find_parameter(p->name());
-    p->master().copy_(DistributedTensor::from_local(trained.master(), layout_of(trained, *mesh_), mesh_).full_tensor());
-    p->updated();
+  for (int attempt = 0;; ++attempt) {
+    try {
+      refit_report_ = rollout_->refit(progress_.weight_version);
+      return;
+    } catch (const RefitError& e) {
+      ++refit_failures_;
+      if (attempt == 1) throw;
+      if (job_.main()) log_error("{}; doing it once more", e.what());
+    }
   }
 }
 
@@ -167,11 +196,13 @@ ActorOptions Trainer::actor_options(bool replay) const {
 bool Trainer::resume() {
   std::optional<std::string> from;
   if (recipe_.trainer.resume_mode == "auto")
-    from = latest_checkpoint(checkpoints(), mesh_.get());
+    from = latest_checkpoint(checkpoints(), job_.world());
   else if (recipe_.trainer.resume_mode == "resume_path")
     from = recipe_.trainer.resume_from_path;
   if (from) {
-    progress_ = load_checkpoint(*from, kCommand, *actor_, *optimizer_);
+    progress_ = load_progress(*from, kCommand, job_.world());
+    if (actor_) load_checkpoint(*from, kCommand, *actor_, *optimizer_);
+    if (critic_) critic_->load(*from);
     if (progress_.dataset_fingerprint != train_->dataset().fingerprint())
       throw ValueError(
           *from +
@@ -181,41 +212,47 @@ bool Trainer::resume() {
     if (recipe_.algorithm.kl_ctrl.type == "adaptive" && progress_.values.count("kl_coef"))
       kl_coef_ = progress_.values.at("kl_coef");
     refit_rollout();
-    if (ranks_.main()) log_info("going on from {} (step {})", *from, progress_.step);
+    if (job_.main()) log_info("going on from {} (step {})", *from, progress_.step);
   }
   progress_.dataset_fingerprint = train_->dataset().fingerprint();
-  if (ranks_.main()) run_dir_ = std::make_unique<RunDir>(recipe_, from ? std::optional<int64_t>(progress_.step) : std::nullopt);
+  if (job_.main()) run_dir_ = std::make_unique<RunDir>(recipe_, from ? std::optional<int64_t>(progress_.step) : std::nullopt);
   return from.has_value();
 }
 
 void Trainer::run() {
   const bool resumed = resume();
-  if (ranks_.main()) announce();
+  if (job_.main()) announce();
   const bool due = progress_.values.erase(kValidationDue) > 0;
   if (val_ && (due || (!resumed && recipe_.trainer.val_before_train))) {
     validate_now();
     if (due) save(nullptr);  // the checkpoint no longer asks for it
   }
   while (progress_.step < total_steps_) step();
-  if (!ranks_.main()) return;
+  if (!job_.main()) return;
   bar_->finish();
   run_dir_->write_report();
   log_info("report: {}/report.html", run_dir_->path());
 }
 
 void Trainer::announce() {
-  const ModelConfig& c = actor_->model->config();
+  const ModelConfig& c = actor_->config;
   log_info("{}: {} with {:.1f} M parameters, param_dtype {}, {} threads", actor_->dir, c.family,
            static_cast<double>(actor_->model->num_parameters()) / 1e6,
            actor_->model->param_dtype() == at::kFloat ? "float32" : "bfloat16", num_threads());
-  log_info("end token ids: {}", fmt::join(engine_->config().end_ids, ", "));
+  log_info("end token ids: {}", fmt::join(end_token_ids(files_.hf, files_.generation, &*tokenizer_), ", "));
   if (!train_->ground_truth_key().empty()) log_info("ground truth: {}", train_->ground_truth_key());
   if (train_->num_filtered() > 0) log_info("{} overlong prompts left out", train_->num_filtered());
   ProgressOptions options;
   options.start = progress_.step;
   bar_ = std::make_unique<Progress>("train", total_steps_, "steps", options);
   if (progress_.step >= total_steps_) log_info("nothing to do: step {} of {}", progress_.step, total_steps_);
-  if (mesh_) log_info("{} ranks: {}", ranks_.size(), mesh_->dims.to_string());
+  if (!roles_.world) return;
+  const RolePlaces& p = roles_.places;
+  log_info("{} ranks: {}", job_.size(), p.actor.dims.to_string());
+  log_info("rollout on {}{}", rollout_text(p.rollout.dims),
+           p.colocated()
+               ? std::string()
+               : fmt::format(", ranks {}; actor on ranks {}", fmt::join(p.rollout.ranks, ","), fmt::join(p.actor.ranks, ",")));
 }
 
 void Trainer::step() {
@@ -225,8 +262,8 @@ void Trainer::step() {
   StepData data;
   data.step = progress_.step + 1;
   const DatasetCursor before = sampler_->cursor();
-  const std::map<std::string, double> received = ranks_.received_bytes();
-  const double waited = ranks_.seconds_waited();
+  const std::map<std::string, double> received = job_.received_bytes();
+  const double waited = job_.seconds_waited();
   const bool resumed = progress_.under_way.has_value();
   progress_.cursor = before;
   try {
@@ -251,6 +288,7 @@ void Trainer::step() {
       }
       data.old_log_probs = std::move(u.old_log_probs);
       data.ref_log_probs = std::move(u.ref_log_probs);
+      data.has_log_probs = true;
       data.updates_done = u.updates_done;
       data.sums.restore(u.sums);
       for (const auto& [name, value] : u.sums)
@@ -262,16 +300,24 @@ void Trainer::step() {
       timer.mark("gen", row);
     }
     add_sample_metrics(data.samples, *rewards_, recipe_, row);
-    if (!resumed) check_step_parity(data);
+    if (!resumed) job_.phase(actor_ != nullptr, [&] { check_step_parity(data); });
     for (const auto& [name, value] : data.carried.entries()) row.set(name, value);
     timer.mark("parity", row);
     compute_log_probs(data);
-    compute_advantages(recipe_, registry_, kl_coef_, data, row);
+    if (actor_) compute_advantages(recipe_, registry_, kl_coef_, data, row);
     timer.mark("old_log_prob", row);
-    update(data, row);
+    if (data.step > recipe_.trainer.critic_warmup) {
+      rollout_->actor_changes();
+      job_.phase(actor_ != nullptr, [&] { update(data, row); });
+    }
+    std::vector<int64_t> counts{progress_.updates, progress_.weight_version};
+    job_.broadcast(counts, main_rank());
+    progress_.updates = counts[0], progress_.weight_version = counts[1];
     timer.mark("update_actor", row);
+    update_critic(data, row);
+    if (recipe_.needs_critic()) timer.mark("update_critic", row);
   } catch (const StoppedError& e) {
-    const bool updating = !data.samples.empty() && !data.old_log_probs.empty();
+    const bool updating = !data.samples.empty() && !data.old_log_probs.empty();  // on the actor's ranks
     stop(e.what(), updating ? &data : nullptr);
   }
   if (recipe_.algorithm.kl_ctrl.type == "adaptive" && !std::isnan(data.reference_kl)) {
@@ -284,15 +330,16 @@ void Trainer::step() {
   progress_.cursor = sampler_->cursor();
   refit_rollout();
   timer.mark("refit", row);
+  add_refit_metrics(row);
   timer.finish(data.samples, row);
-  ranks_.report_wait_share(waited, row);
-  for (const auto& [name, bytes] : ranks_.received_bytes()) {
+  job_.report_wait_share(waited, row);
+  for (const auto& [name, bytes] : job_.received_bytes()) {
     const auto it = received.find(name);
     row.set("comm/" + name + "/received_bytes", bytes - (it != received.end() ? it->second : 0.0));
   }
-  add_expert_load(data.trajectories, actor_->model->config(), row);
+  add_expert_load(data.trajectories, files_.config, row);
   const bool last = progress_.step == total_steps_;
-  if (ranks_.main()) {
+  if (job_.main()) {
     run_dir_->write_metrics(progress_.step, row);
     if (recipe_.trainer.save_samples) run_dir_->write_samples(progress_.step, *train_, data.prompts, data.samples, *tokenizer_);
     bar_->print(fmt::format("step {}: {}", progress_.step, format_metrics_line(row)));
@@ -301,14 +348,14 @@ void Trainer::step() {
   if (val_ && recipe_.trainer.test_freq > 0 && (progress_.step % recipe_.trainer.test_freq == 0 || last)) validate_now();
   if ((recipe_.trainer.save_freq > 0 && progress_.step % recipe_.trainer.save_freq == 0) || last) {
     save(nullptr);
-    if (ranks_.main()) run_dir_->write_report();
+    if (job_.main()) run_dir_->write_report();
   }
-  if (ranks_.any(stop_requested())) stop(fmt::format("stopped by {} after step {}", stop_signal_name(), progress_.step), nullptr);
+  if (job_.any(stop_requested())) stop(fmt::format("stopped by {} after step {}", stop_signal_name(), progress_.step), nullptr);
 }
 
 void Trainer::stop(const std::string& why, const StepData* under_way) {
   save(under_way);
-  if (ranks_.main()) run_dir_->write_report();
+  if (job_.main()) run_dir_->write_report();
   throw StoppedError(fmt::format("{}; everything was saved in {}: run the same command to go on", why, checkpoints()));
 }
 
@@ -330,7 +377,9 @@ void Trainer::save(const StepData* under_way) {
       if (!std::isnan(under_way->baselines[i])) u.sums[fmt::format("{}{}", kBaselinePrefix, i)] = under_way->baselines[i];
     progress_.under_way = std::move(u);
   }
-  save_checkpoint(checkpoints(), *actor_, *optimizer_, progress_, recipe_.trainer.max_ckpt_to_keep);
+  if (critic_) critic_->save(checkpoints(), progress_.step, recipe_.trainer.max_ckpt_to_keep);
+  if (critic_ || roles_.world) (void)job_.any(false);  // the actor's comes last: it is the run's
+  if (actor_) save_checkpoint(checkpoints(), *actor_, *optimizer_, progress_, recipe_.trainer.max_ckpt_to_keep);
 }
 
 void Trainer::validate_now() {
@@ -342,16 +391,18 @@ void Trainer::validate_now() {
     stop(e.what(), nullptr);
   }
   progress_.values.erase(kValidationDue);
-  if (!ranks_.main()) return;
+  if (!job_.main()) return;
   run_dir_->write_metrics(progress_.step, row);
   bar_->print(fmt::format("step {}: validation: {}", progress_.step, format_metrics_line(row)));
 }
 
 MetricsRow Trainer::validate() {
   const TraceSpan span("validation");
-  return evaluate(*engine_, ranks_, *val_, *rewards_, *tokenizer_, validation_params(recipe_),
-                  hash_combine(static_cast<uint64_t>(recipe_.rollout.seed), uint64_t{0x76616c}),
-                  [this](int64_t done, int64_t total) { note(fmt::format("validation: {}/{}", done, total)); })
+  return evaluate(
+             rollout_->share(), job_, *val_, *rewards_, *tokenizer_, validation_params(recipe_),
+             hash_combine(static_cast<uint64_t>(recipe_.rollout.seed), uint64_t{0x76616c}),
+             [this](int64_t done, int64_t total) { note(fmt::format("validation: {}/{}", done, total)); },
+             [this](std::vector<ScoredSample>& samples) { add_model_rewards(samples); })
       .metrics;
 }
 

@@ -27,10 +27,15 @@ std::vector<double> filter_metric(const std::vector<ScoredSample>& samples, cons
 
 }  // namespace
 
+// Of the ranks that answer.
+int64_t Trainer::tokens_generated() const {
+  const RolloutShare share = rollout_->share();
+  return share.engine && share.answers ? share.engine->tokens_generated() : 0;
+}
+
 void Trainer::generate_step(StepData& data) {
-  engine_->set_weight_version(progress_.weight_version);
   const uint64_t seed = hash_combine(static_cast<uint64_t>(recipe_.rollout.seed), static_cast<uint64_t>(data.step));
-  const int64_t before = engine_->tokens_generated(), wanted = recipe_.data.train_batch_size;
+  const int64_t before = tokens_generated(), wanted = recipe_.data.train_batch_size;
   const size_t n = static_cast<size_t>(recipe_.rollout.n);
   const FilterGroupsRecipe& filter = recipe_.algorithm.filter_groups;
   DynamicSampling sampling(wanted, filter.max_num_gen_batches);
@@ -40,11 +45,13 @@ void Trainer::generate_step(StepData& data) {
     // A small data set may give a prompt twice in a step: its next group is another one.
     const uint64_t batch_seed = data.batches == 0 ? seed : hash_combine(seed, static_cast<uint64_t>(data.batches));
     std::vector<ScoredSample> samples =
-        generate_scored(*engine_, ranks_, *rewards_, *train_, *tokenizer_, prompts, training_params(recipe_), batch_seed, [&](int64_t done, int64_t total) {
-          note(data.batches == 0 ? fmt::format("step {}: {}/{} samples", data.step, done, total)
-                                                         : fmt::format("step {}: batch {}: {}/{} samples, {}/{} groups", data.step,
-                                                                       data.batches + 1, done, total, data.prompts.size(), wanted));
-        });
+        generate_scored(rollout_->share(), job_, *rewards_, *train_, *tokenizer_, prompts, training_params(recipe_), batch_seed,
+                        [&](int64_t done, int64_t total) {
+                          note(data.batches == 0 ? fmt::format("step {}: {}/{} samples", data.step, done, total)
+                                                 : fmt::format("step {}: batch {}: {}/{} samples, {}/{} groups", data.step,
+                                                               data.batches + 1, done, total, data.prompts.size(), wanted));
+                        });
+    add_model_rewards(samples);
     std::vector<uint8_t> kept(samples.size(), 1);
     if (filter.enable) {
       std::vector<int64_t> groups;
@@ -61,34 +68,55 @@ void Trainer::generate_step(StepData& data) {
     }
     next = sampling.add(groups, static_cast<int64_t>(prompts.size()));
     if (data.prompts.empty() && data.batches + 1 == kBatchesWithoutAGroup) next = DynamicSampling::Next::kBoundReached;
-    if (ranks_.main() && next == DynamicSampling::Next::kGenerate && (data.batches + 1) % 10 == 0)
-      log_warn("step {}: {} batches of {} prompts gave {} of {} groups that differ in \"{}\" (algorithm.filter_groups.max_num_gen_batches = {})",
-               data.step, data.batches + 1, wanted, data.prompts.size(), wanted, filter.metric, filter.max_num_gen_batches);
+    if (job_.main() && next == DynamicSampling::Next::kGenerate && (data.batches + 1) % 10 == 0)
+      log_warn(
+          "step {}: {} batches of {} prompts gave {} of {} groups that differ in \"{}\" "
+          "(algorithm.filter_groups.max_num_gen_batches = {})",
+          data.step, data.batches + 1, wanted, data.prompts.size(), wanted, filter.metric, filter.max_num_gen_batches);
   }
   if (data.prompts.empty()) {
     save(nullptr);
-    throw ValueError(fmt::format("no group of step {} has responses that differ in \"{}\", in {} batches of {} prompts "
-                                 "(algorithm.filter_groups): other data, a higher rollout.temperature or a larger rollout.n would help. "
-                                 "What came before is saved in {}",
-                                 data.step, filter.metric, data.batches, wanted, checkpoints()));
+    throw ValueError(
+        fmt::format("no group of step {} has responses that differ in \"{}\", in {} batches of {} prompts "
+                    "(algorithm.filter_groups): other data, a higher rollout.temperature or a larger rollout.n would help. "
+                    "What came before is saved in {}",
+                    data.step, filter.metric, data.batches, wanted, checkpoints()));
   }
-  data.carried.set("rollout/tokens", ranks_.sum(static_cast<double>(engine_->tokens_generated() - before)));
+  data.carried.set("rollout/tokens", job_.sum(static_cast<double>(tokens_generated() - before)));
   if (filter.enable) {
     data.carried.set("filter_groups/batches", static_cast<double>(data.batches));
-    data.carried.set("filter_groups/kept_share", static_cast<double>(sampling.kept()) / static_cast<double>(sampling.generated()));
+    data.carried.set("filter_groups/kept_share",
+                     static_cast<double>(sampling.kept()) / static_cast<double>(sampling.generated()));
   }
   if (recipe_.algorithm.adv_estimator == "remax") add_baselines(data, seed);
   data.index();
+}
+
+void Trainer::add_model_rewards(std::vector<ScoredSample>& samples) const {
+  if (recipe_.reward_model.path.empty()) return;
+  std::vector<const Trajectory*> trajectories;
+  for (const ScoredSample& s : samples) trajectories.push_back(&s.trajectory);
+  std::vector<std::vector<float>> scores(1);
+  job_.phase(reward_model_ != nullptr, [&] { scores[0] = reward_model_->scores(trajectories); });
+  // The ranks of a role that has all ranks have all scores.
+  if (std::ssize(roles_.places.reward_model.ranks) != job_.size()) job_.broadcast(scores, roles_.places.reward_model.ranks[0]);
+  for (size_t i = 0; i < samples.size(); ++i) {
+    Trajectory& t = samples[i].trajectory;
+    const double score = scores[0][i];
+    t.rewards["reward_model"] = score;
+    if (rewards_->size() == 0) t.reward = 0, t.reward_valid = true;
+    t.reward += recipe_.reward_model.weight * score;
+  }
 }
 
 void Trainer::add_baselines(StepData& data, uint64_t seed) {
   SamplingParams greedy = training_params(recipe_);
   greedy.n = 1;
   greedy.temperature = 0;
-  const std::vector<ScoredSample> samples =
-      generate_scored(*engine_, ranks_, *rewards_, *train_, *tokenizer_, data.prompts, greedy, seed, [&](int64_t done, int64_t total) {
-        note(fmt::format("step {}: {}/{} greedy responses", data.step, done, total));
-      });
+  std::vector<ScoredSample> samples = generate_scored(
+      rollout_->share(), job_, *rewards_, *train_, *tokenizer_, data.prompts, greedy, seed,
+      [&](int64_t done, int64_t total) { note(fmt::format("step {}: {}/{} greedy responses", data.step, done, total)); });
+  add_model_rewards(samples);
   double sum = 0, count = 0;
   for (const ScoredSample& s : samples) {
     data.baselines.push_back(s.trajectory.reward_valid ? s.trajectory.reward : NAN);

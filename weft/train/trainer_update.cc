@@ -7,6 +7,7 @@
 #include "weft/base/signals.h"
 #include "weft/base/trace.h"
 #include "weft/rl/kl.h"
+#include "weft/train/mini_batch.h"
 #include "weft/train/step_data.h"
 #include "weft/train/trainer.h"
 #include "weft/train/update.h"
@@ -31,45 +32,52 @@ void Trainer::check_step_parity(StepData& data) {
   result.max_difference = ranks_.max(result.max_difference);
   for (int64_t* count : {&result.tokens, &result.rows, &result.unequal_tokens, &result.unequal_rows})
     *count = static_cast<int64_t>(ranks_.sum_over_places(static_cast<double>(*count)));
-  if (!result.exact())  // on all ranks alike: the place is that of the first rank that saw one
-    for (const std::vector<std::byte>& where : ranks_.gather_bytes(std::as_bytes(std::span(result.first))))
-      if (!where.empty()) {
-        result.first.assign(reinterpret_cast<const char*>(where.data()), where.size());
-        break;
-      }
+  if (!result.exact()) result.first = ranks_.first_text(result.first);  // on all ranks alike
   data.carried.set("parity/max_abs_diff", result.max_difference);
   data.carried.set("parity/unequal_tokens", static_cast<double>(result.unequal_tokens));
   data.carried.set("parity/unequal_routes", static_cast<double>(result.unequal_rows));
   data.carried.set("parity/tokens", static_cast<double>(result.tokens));
   if (!result.exact() && recipe_.trainer.parity == "require")
-    throw ValueError(fmt::format("trainer and rollout disagree before the first update of step {} ({} of {} log-probs, {} of {} routes): {}. "
-                                 "This is a bug of weft or of the machine; trainer.parity = \"report\" goes on all the same",
-                                 data.step, result.unequal_tokens, result.tokens, result.unequal_rows, result.rows, result.first));
+    throw ValueError(
+        fmt::format("trainer and rollout disagree before the first update of step {} ({} of {} log-probs, {} of {} routes): {}. "
+                    "This is a bug of weft or of the machine; trainer.parity = \"report\" goes on all the same",
+                    data.step, result.unequal_tokens, result.tokens, result.unequal_rows, result.rows, result.first));
 }
 
 void Trainer::compute_log_probs(StepData& data) {
   const TraceSpan span("old_log_prob");
-  auto forward_all = [&](CausalLM& model, const ActorOptions& options, std::vector<std::vector<float>>& out) {
-    const DataParallel::Share share = ranks_.share(data.trajectories, recipe_.actor.max_tokens_per_micro_batch);
+  // By the ranks of a role, for all of the actor's.
+  const auto forward_all = [&](const DataParallel& ranks, CausalLM& model, const ActorOptions& options,
+                               std::vector<std::vector<float>>& out) {
+    const DataParallel::Share share = ranks.share(data.trajectories, recipe_.actor.max_tokens_per_micro_batch);
     std::vector<float> mine;
     for (const MicroBatch part : share.micro_batches) {
       const ActorOutput o = actor_forward(model, part, options);
       mine.insert(mine.end(), o.log_probs.begin(), o.log_probs.end());
-      if (ranks_.any(stop_requested())) throw StoppedError(fmt::format("stopped by {} while computing log-probs", stop_signal_name()));
+      if (ranks.any(stop_requested()))
+        throw StoppedError(fmt::format("stopped by {} while computing log-probs", stop_signal_name()));
     }
-    const std::vector<float> all = ranks_.gather_tokens(share, data.trajectories, mine);
+    const std::vector<float> all = ranks.gather_tokens(share, data.trajectories, mine);
     auto at = all.begin();
     for (const Trajectory* t : data.trajectories) {
       const auto n = static_cast<std::ptrdiff_t>(t->response_ids.size());
       out.emplace_back(at, at + n);
       at += n;
     }
-    if (options.record) *options.record = ranks_.gather_traces(share, data.trajectories, std::move(*options.record));
+    if (options.record) *options.record = ranks.gather_traces(share, data.trajectories, std::move(*options.record));
+  };
+  const auto frozen = [&](const std::unique_ptr<LoadedModel>& model, std::vector<std::vector<float>>& out) {
+    job_.phase(model != nullptr, [&] { forward_all(reference_ranks_, *model->model, actor_options(false), out); });
+    if (roles_.places.reference.ranks != roles_.places.actor.ranks) job_.broadcast(out, roles_.places.reference.ranks[0]);
   };
   // The teacher's are not saved with a step under way: they are computed again, bit for bit.
-  if (data.teacher_log_probs.empty() && teacher_) forward_all(*teacher_->model, actor_options(false), data.teacher_log_probs);
-  if (data.ref_log_probs.empty() && reference_) forward_all(*reference_->model, actor_options(false), data.ref_log_probs);
-  if (data.old_log_probs.empty()) {
+  if (!recipe_.teacher_path.empty()) frozen(teacher_, data.teacher_log_probs);
+  if (recipe_.needs_reference() && !data.has_log_probs) frozen(reference_, data.ref_log_probs);
+  if (recipe_.needs_critic()) {
+    job_.phase(critic_ != nullptr, [&] { data.values = critic_->values(data.trajectories); });
+    if (roles_.places.critic.ranks != roles_.places.actor.ranks) job_.broadcast(data.values, roles_.places.critic.ranks[0]);
+  }
+  job_.phase(actor_ != nullptr && !data.has_log_probs, [&] {
     const std::string& bypass = recipe_.algorithm.rollout_correction.bypass_mode;
     if (bypass == "true" || (bypass == "auto" && parity_promised())) {
       for (const Trajectory* t : data.trajectories) data.old_log_probs.push_back(t->rollout_log_probs);
@@ -77,15 +85,14 @@ void Trainer::compute_log_probs(StepData& data) {
       ActorOptions options = actor_options(replay_ == RouterReplayMode::kR3);
       std::vector<RoutingTrace> traces;
       if (replay_ == RouterReplayMode::kR2) options.record = &traces;
-      forward_all(*actor_->model, options, data.old_log_probs);
+      forward_all(ranks_, *actor_->model, options, data.old_log_probs);
       for (size_t i = 0; i < traces.size(); ++i) data.samples[i].trajectory.routing = std::move(traces[i]);
     }
-  }
+  });
 }
 
 void Trainer::update(StepData& data, MetricsRow& row) {
-  const int64_t n = recipe_.rollout.n, prompts = static_cast<int64_t>(data.prompts.size()), mini = recipe_.actor.mini_batch_size;
-  const int64_t minis = (prompts + mini - 1) / mini;
+  const int64_t prompts = std::ssize(data.prompts), minis = mini_batches(recipe_, prompts);
   const PolicyLoss& loss = find_policy_loss(registry_.policy_losses, recipe_.actor.loss_mode);
   PolicyParams params;
   params.clip_ratio_low = recipe_.actor.clip_ratio_low;
@@ -97,16 +104,9 @@ void Trainer::update(StepData& data, MetricsRow& row) {
   check_policy_params(recipe_.actor.loss_mode, loss, params, mode);
   const bool replay = replay_ != RouterReplayMode::kDisabled;
   for (int64_t u = data.updates_done; u < minis * recipe_.actor.ppo_epochs; ++u) {
-    const int64_t epoch = u / minis, m = u % minis;
-    // Which prompts form the mini-batch: in order, or drawn anew each epoch.
-    std::vector<int64_t> order(static_cast<size_t>(prompts));
-    for (int64_t i = 0; i < prompts; ++i) order[static_cast<size_t>(i)] = i;
-    if (recipe_.actor.shuffle)
-      order = shuffled_rows(prompts, hash_combine(static_cast<uint64_t>(recipe_.trainer.seed), static_cast<uint64_t>(data.step)), epoch);
-    std::vector<size_t> members;
-    for (int64_t i = m * mini; i < std::min(prompts, (m + 1) * mini); ++i)
-      for (int64_t s = 0; s < n; ++s) members.push_back(static_cast<size_t>(order[static_cast<size_t>(i)] * n + s));
-    UpdateContext context{&data.trajectories, &data.old_log_probs, &data.ref_log_probs, &data.advantages, &data.masks, &data.weights, &members};
+    const std::vector<size_t> members = mini_batch_members(recipe_, data.step, prompts, u);
+    UpdateContext context{
+        &data.trajectories, &data.old_log_probs, &data.ref_log_probs, &data.advantages, &data.masks, &data.weights, &members};
     optimizer_->zero_grad();
     UpdateOptions options;
     options.actor = actor_options(replay);
@@ -132,6 +132,37 @@ void Trainer::update(StepData& data, MetricsRow& row) {
       throw StoppedError(fmt::format("stopped by {} after update {} of step {}", stop_signal_name(), u + 1, data.step));
   }
   data.sums.report(row);
+}
+
+void Trainer::update_critic(StepData& data, MetricsRow& row) {
+  if (!recipe_.needs_critic()) return;
+  const RolePlace &actor = roles_.places.actor, &critic = roles_.places.critic;
+  if (critic.ranks != actor.ranks) {
+    job_.broadcast(data.returns, actor.ranks[0]);
+    job_.broadcast(data.masks, actor.ranks[0]);
+  }
+  MetricsRow own;
+  job_.phase(critic_ != nullptr, [&] { own = critic_->update(data); });
+  if (critic.ranks != actor.ranks) {
+    std::vector<std::vector<double>> values(1);
+    for (const auto& [name, value] : own.entries()) values[0].push_back(value);
+    job_.broadcast(values, critic.ranks[0]);
+    own = MetricsRow();
+    for (size_t i = 0; i < values[0].size(); ++i) own.set(kCriticMetrics[i], values[0][i]);
+  }
+  for (const auto& [name, value] : own.entries()) row.set(name, value);
+}
+
+void Trainer::add_refit_metrics(MetricsRow& row) const {
+  if (!roles_.world) return;
+  const double received = job_.sum(static_cast<double>(refit_report_.received)),
+               needed = job_.sum(static_cast<double>(rollout_->needed_bytes()));
+  row.set("refit/received_bytes", received);
+  row.set("refit/byte_ratio", needed > 0 ? received / needed : 1.0);
+  row.set("refit/largest_sender_bytes", job_.max(static_cast<double>(refit_report_.sent)));
+  row.set("refit/largest_receiver_bytes", job_.max(static_cast<double>(refit_report_.received)));
+  row.set("refit/peak_in_flight_bytes", job_.max(static_cast<double>(refit_report_.peak_in_flight)));
+  if (refit_failures_ > 0) row.set("refit/failures", static_cast<double>(refit_failures_));
 }
 
 }  // namespace weft

@@ -1,0 +1,299 @@
+#include "weft/refit/refit.h"
+
+#include <algorithm>
+#include <map>
+#include <numeric>
+
+#include "weft/base/clock.h"
+#include "weft/base/trace.h"
+
+namespace weft {
+namespace {
+
+constexpr const char* kPurpose = "refit";
+constexpr const char* kChecksPurpose = "refit_checks";
+// Elements that are converted at a time for a rank's own copies.
+constexpr int64_t kGrain = 1 << 18;
+
+// A part of a transfer's box, with its places.
+Transfer part_of(const Transfer& t, const Box& part) {
+  Transfer out = t;
+  out.box = part;
+  for (size_t d = 0; d < part.offset.size(); ++d) {
+    out.source_offset[d] += part.offset[d] - t.box.offset[d];
+    out.destination_offset[d] += part.offset[d] - t.box.offset[d];
+  }
+  return out;
+}
+
+}  // namespace
+
+struct Refit::Flight {
+  std::vector<std::byte> staging;  // converted values
+  int64_t bytes = 0;               // beyond the destinations
+  const Bucket* bucket = nullptr;
+  Work work;
+};
+
+// Shares of each tensor's hash. The sources are hashed as they lie, not as they are sent, so that a plan that takes the wrong
+// box shows too.
+struct Refit::Checks {
+  std::vector<uint64_t> sources, destinations;  // this rank's share; of a source that several ranks hold the first counts
+  std::vector<std::vector<uint64_t>> received;  // of each bucket's receives
+};
+
+Refit::Refit(std::vector<RefitTensor> tensors, const Communicator& ranks, RefitOptions options)
+    : tensors_(std::move(tensors)), ranks_(ranks), options_(std::move(options)), plan_(plan_refit(tensors_)) {
+  // A bucket takes half of the watermark on every rank, for two are in flight: what it sends and what it receives.
+  const int64_t limit = options_.watermark / 2, me = ranks_.rank();
+  std::map<int64_t, int64_t> used;
+  buckets_.emplace_back();
+  for (size_t i = 0; i < tensors_.size(); ++i) {
+    const int64_t item = dtype_bytes(tensors_[i].dtype);
+    if (limit / 2 < item)
+      throw ValueError(fmt::format("a refit with a watermark of {} bytes cannot send elements of {}: {} at least",
+                                   options_.watermark, item, 4 * item));
+    for (const Transfer& t : plan_.transfers[i]) {
+      if (t.source == t.destination) {
+        if (t.source == me) own_.push_back({i, t});
+        continue;
+      }
+      for_each_part(t.box, limit / 2 / item, [&](const Box& part) {
+        const int64_t bytes = part.numel() * item;
+        if (std::max(used[t.source], used[t.destination]) + bytes > limit) {
+          buckets_.emplace_back();
+          used.clear();
+        }
+        used[t.source] += bytes, used[t.destination] += bytes;
+        if (t.source == me) buckets_.back().sends.push_back({i, part_of(t, part)});
+        if (t.destination == me) buckets_.back().receives.push_back({i, part_of(t, part)});
+      });
+    }
+  }
+}
+
+void Refit::check_parts(std::span<const TensorPart> sources, std::span<const TensorPart> destinations) const {
+  if (sources.size() != tensors_.size() || destinations.size() != tensors_.size())
+    throw ValueError(fmt::format("a refit of {} tensors was given {} sources and {} destinations", tensors_.size(),
+                                 sources.size(), destinations.size()));
+  const auto check = [&](size_t i, const TensorPart& part, const std::vector<int64_t>& offset, const Box& box, const char* what) {
+    const RefitTensor& t = tensors_[i];
+    bool fits = part.data && part.shape.size() == t.shape.size();
+    for (size_t d = 0; fits && d < box.size.size(); ++d) fits = offset[d] + box.size[d] <= part.shape[d];
+    if (!fits)
+      throw ValueError(fmt::format("{}: the {} of rank {} is {}, the plan has {} of it at {}", t.name, what, ranks_.rank(),
+                                   part.data ? shape_text(part.shape) : "not there", shape_text(box.size), shape_text(offset)));
+  };
+  const auto check_dtype = [&](size_t i, DType dtype) {
+    if (dtype != tensors_[i].dtype)
+      throw ValueError(fmt::format("{}: planned as {}, the rollout has {}", tensors_[i].name, dtype_name(tensors_[i].dtype),
+                                   dtype_name(dtype)));
+  };
+  const auto source = [&](const Piece& p) {
+    check(p.tensor, sources[p.tensor], p.transfer.source_offset, p.transfer.box, "source");
+    const RefitTensor& t = tensors_[p.tensor];
+    if (!converts(sources[p.tensor].dtype, t.dtype))
+      throw ValueError(
+          fmt::format("{}: {} cannot be sent as {}", t.name, dtype_name(sources[p.tensor].dtype), dtype_name(t.dtype)));
+  };
+  const auto destination = [&](const Piece& p) {
+    check(p.tensor, destinations[p.tensor], p.transfer.destination_offset, p.transfer.box, "destination");
+    check_dtype(p.tensor, destinations[p.tensor].dtype);
+  };
+  for (const Bucket& b : buckets_) {
+    std::for_each(b.sends.begin(), b.sends.end(), source);
+    std::for_each(b.receives.begin(), b.receives.end(), destination);
+  }
+  std::for_each(own_.begin(), own_.end(), source);
+  std::for_each(own_.begin(), own_.end(), destination);
+}
+
+void Refit::copy_own(std::span<const TensorPart> sources, std::span<const TensorPart> destinations, Checks& checks,
+                     RefitReport& report) const {
+  for (const Piece& p : own_) {
+    const TensorPart &from = sources[p.tensor], &to = destinations[p.tensor];
+    const Transfer& t = p.transfer;
+    const MemoryBox there = memory_box(to, t.destination_offset, t.box.size);
+    if (from.dtype == to.dtype) {
+      const MemoryBox here = memory_box(from, t.source_offset, t.box.size);
+      if (here.data != there.data) report.copied += here.bytes();
+      copy_box(there, here);
+    } else {
+      for_each_part(t.box, kGrain, [&](const Box& box) {
+        const Transfer part = part_of(t, box);
+        std::vector<std::byte> staging(static_cast<size_t>(box.numel() * dtype_bytes(to.dtype)));
+        convert_box(from, part.source_offset, box.size, to.dtype, staging.data());
+        copy_box(memory_box(to, part.destination_offset, box.size), contiguous_box(staging.data(), std::ssize(staging)));
+        report.copied += std::ssize(staging);
+      });
+    }
+    if (options_.verify)
+      checks.destinations[p.tensor] += hash_box(to, t.destination_offset, t.box, tensors_[p.tensor].shape, to.dtype);
+  }
+}
+
+void Refit::hash_sources(std::span<const TensorPart> sources, Checks& checks) const {
+  for (size_t i = 0; i < tensors_.size(); ++i)
+    for (const HolderSet& set : tensors_[i].from)
+      for (const LocalBox& b : set.boxes)
+        if (set.ranks[0] == ranks_.rank())
+          checks.sources[i] += hash_box(sources[i], b.local_offset, b.box, tensors_[i].shape, tensors_[i].dtype);
+}
+
+std::unique_ptr<Refit::Flight> Refit::launch(const Bucket& bucket, std::span<const TensorPart> sources,
+                                             std::span<const TensorPart> destinations) const {
+  auto flight = std::make_unique<Flight>();
+  flight->bucket = &bucket;
+  const size_t n = static_cast<size_t>(ranks_.size());
+  std::vector<std::vector<MemoryBox>> send(n), recv(n);
+  const auto wire = [&](const Piece& p) { return tensors_[p.tensor].dtype; };
+  const auto bytes = [&](const Piece& p) { return p.transfer.box.numel() * dtype_bytes(wire(p)); };
+  int64_t converted = 0, moved = 0;
+  for (const Piece& p : bucket.sends) {
+    moved += bytes(p);
+    if (sources[p.tensor].dtype != wire(p)) converted += bytes(p);
+  }
+  for (const Piece& p : bucket.receives) moved += bytes(p);
+  flight->staging.resize(static_cast<size_t>(converted));
+  flight->bytes = converted + (ranks_.shares_memory() ? 0 : moved);
+  int64_t at = 0;
+  for (const Piece& p : bucket.sends) {
+    const Transfer& t = p.transfer;
+    TensorPart from = sources[p.tensor];
+    std::vector<int64_t> offset = t.source_offset;
+    if (from.dtype != wire(p)) {
+      std::byte* out = flight->staging.data() + at;
+      at += bytes(p);
+      convert_box(from, offset, t.box.size, wire(p), out);
+      from = {out, wire(p), t.box.size};
+      std::fill(offset.begin(), offset.end(), 0);
+    }
+    send[static_cast<size_t>(t.destination)].push_back(memory_box(from, offset, t.box.size));
+  }
+  for (const Piece& p : bucket.receives)
+    recv[static_cast<size_t>(p.transfer.source)].push_back(
+        memory_box(destinations[p.tensor], p.transfer.destination_offset, p.transfer.box.size));
+  flight->work = ranks_.exchange(std::move(send), std::move(recv), kPurpose);
+  return flight;
+}
+
+RefitReport Refit::run(std::span<const TensorPart> sources, std::span<const TensorPart> destinations) {
+  if (running_) throw ValueError("a refit is under way: the next one begins when it has ended");
+  const TraceSpan span("refit");
+  check_parts(sources, destinations);
+  running_ = true;
+  struct Done {
+    bool* flag;
+    ~Done() { *flag = false; }
+  } done{&running_};
+  const double start = real_clock().now();
+  RefitReport report;
+  report.buckets = std::ssize(buckets_);
+  for (const auto& [rank, bytes] : plan_.sent) report.sent += rank == ranks_.rank() ? bytes : 0;
+  for (const auto& [rank, bytes] : plan_.received) report.received += rank == ranks_.rank() ? bytes : 0;
+  Checks checks;
+  checks.sources.resize(tensors_.size());
+  checks.destinations.resize(tensors_.size());
+  std::unique_ptr<Flight> before;
+  const auto land = [&](std::unique_ptr<Flight> flight, int64_t number) {
+    if (!flight) return;
+    flight->work.wait();
+    if (options_.progress) options_.progress(number, report.buckets);
+    if (!options_.verify) return;
+    checks.received.emplace_back();
+    for (const Piece& p : flight->bucket->receives) {
+      const RefitTensor& t = tensors_[p.tensor];
+      checks.received.back().push_back(
+          hash_box(destinations[p.tensor], p.transfer.destination_offset, p.transfer.box, t.shape, t.dtype));
+      checks.destinations[p.tensor] += checks.received.back().back();
+    }
+  };
+  for (size_t b = 0; b < buckets_.size(); ++b) {
+    std::unique_ptr<Flight> next = launch(buckets_[b], sources, destinations);
+    report.peak_in_flight = std::max(report.peak_in_flight, next->bytes + (before ? before->bytes : 0));
+    if (b == 0) {  // while the first bucket travels
+      if (options_.verify) hash_sources(sources, checks);
+      copy_own(sources, destinations, checks, report);
+    }
+    land(std::move(before), static_cast<int64_t>(b));
+    before = std::move(next);
+  }
+  land(std::move(before), report.buckets);
+  if (options_.verify) compare(sources, checks, report);
+  report.seconds = real_clock().now() - start;
+  return report;
+}
+
+void Refit::compare(std::span<const TensorPart> sources, const Checks& checks, RefitReport& report) const {
+  const size_t n = static_cast<size_t>(ranks_.size()), tensors = tensors_.size();
+  std::vector<uint64_t> mine = checks.sources, all(2 * tensors * n);
+  mine.insert(mine.end(), checks.destinations.begin(), checks.destinations.end());
+  ranks_.all_gather(mine.data(), all.data(), std::vector<int64_t>(n, std::ssize(mine)), DType::kI64, kChecksPurpose).wait();
+  const auto share = [&](int64_t rank, size_t half, size_t tensor) {
+    return all[(static_cast<size_t>(rank) * 2 + half) * tensors + tensor];
+  };
+  std::vector<std::pair<size_t, size_t>> wrong;  // tensor, copy
+  for (size_t i = 0; i < tensors; ++i) {
+    report.hashes.push_back(0);
+    for (size_t r = 0; r < n; ++r) report.hashes.back() += share(static_cast<int64_t>(r), 0, i);
+    // Copy k is held by the k-th rank of each set.
+    size_t copies = tensors_[i].to.empty() ? 0 : SIZE_MAX;
+    for (const HolderSet& set : tensors_[i].to) copies = std::min(copies, set.ranks.size());
+    for (size_t k = 0; k < copies; ++k) {
+      uint64_t sum = 0;
+      for (const HolderSet& set : tensors_[i].to) sum += share(set.ranks[k], 1, i);
+      if (sum != report.hashes.back()) wrong.emplace_back(i, k);
+    }
+  }
+  if (wrong.empty()) return;  // on all ranks alike
+  throw RefitError(fmt::format("refit: {} of {} tensors did not arrive as they are in the trainer; {}", wrong.size(), tensors,
+                               where_wrong(sources, checks, wrong.front())));
+}
+
+// Senders hash what they sent of this tensor, and the receivers compare.
+std::string Refit::where_wrong(std::span<const TensorPart> sources, const Checks& checks, std::pair<size_t, size_t> wrong) const {
+  const RefitTensor& t = tensors_[wrong.first];
+  const size_t n = static_cast<size_t>(ranks_.size());
+  std::vector<std::vector<uint64_t>> out(n), here(n);
+  std::vector<std::vector<const Transfer*>> transfers(n);
+  for (size_t b = 0; b < buckets_.size(); ++b) {
+    for (const Piece& p : buckets_[b].sends)
+      if (p.tensor == wrong.first)
+        out[static_cast<size_t>(p.transfer.destination)].push_back(
+            hash_box(sources[p.tensor], p.transfer.source_offset, p.transfer.box, t.shape, t.dtype));
+    for (size_t i = 0; i < buckets_[b].receives.size(); ++i) {
+      const Piece& p = buckets_[b].receives[i];
+      if (p.tensor != wrong.first) continue;
+      here[static_cast<size_t>(p.transfer.source)].push_back(checks.received[b][i]);
+      transfers[static_cast<size_t>(p.transfer.source)].push_back(&p.transfer);
+    }
+  }
+  std::vector<int64_t> send_counts, recv_counts;
+  std::vector<uint64_t> sent, received;
+  for (size_t r = 0; r < n; ++r) {
+    send_counts.push_back(std::ssize(out[r]));
+    recv_counts.push_back(std::ssize(here[r]));
+    sent.insert(sent.end(), out[r].begin(), out[r].end());
+  }
+  received.resize(static_cast<size_t>(std::accumulate(recv_counts.begin(), recv_counts.end(), int64_t{0})));
+  ranks_.all_to_all(sent.data(), send_counts, received.data(), recv_counts, DType::kI64, kChecksPurpose).wait();
+  std::string text;
+  size_t at = 0;
+  for (size_t r = 0; r < n; ++r)
+    for (size_t i = 0; i < here[r].size(); ++i, ++at)
+      if (here[r][i] != received[at] && text.empty())
+        text = fmt::format("{} from rank {} to rank {}", box_text(transfers[r][i]->box), r, ranks_.rank());
+  // The first rank that saw something tells all.
+  const int64_t length = std::ssize(text);
+  std::vector<int64_t> lengths(n);
+  ranks_.all_gather(&length, lengths.data(), std::vector<int64_t>(n, 1), DType::kI64, kChecksPurpose).wait();
+  const auto witness = std::find_if(lengths.begin(), lengths.end(), [](int64_t l) { return l > 0; });
+  if (witness == lengths.end())
+    return fmt::format("the first is {}, copy {}: every box is as it was sent, so the plan or a local copy is at fault", t.name,
+                       wrong.second);
+  text.resize(static_cast<size_t>(*witness));
+  ranks_.broadcast(text.data(), *witness, DType::kU8, static_cast<int>(witness - lengths.begin()), kChecksPurpose).wait();
+  return fmt::format("the first is {}: {}", t.name, text);
+}
+
+}  // namespace weft

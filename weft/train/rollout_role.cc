@@ -1,0 +1,150 @@
+#include "weft/train/rollout_role.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/empty.h>
+
+#include <algorithm>
+
+#include "weft/base/error.h"
+#include "weft/base/memory.h"
+#include "weft/model/parallelize.h"
+#include "weft/nn/view.h"
+#include "weft/parallel/fully_shard.h"
+
+namespace weft {
+namespace {
+
+constexpr const char* kNoWeights =
+    "the rollout has no valid weights: the actor has changed since the last refit, or a refit failed";
+
+TensorPart part_of(const at::Tensor& t) { return {static_cast<std::byte*>(t.data_ptr()), nn::dtype_of(t), t.sizes().vec()}; }
+
+}  // namespace
+
+std::vector<RefitTensor> refit_tensors(const ModelConfig& config, at::ScalarType rollout_dtype, const RolePlaces& places,
+                                       bool sequence_parallel, const std::vector<std::string>& actor_plan) {
+  const CausalLM model(config, rollout_dtype);  // names and shapes, without memory
+  const std::vector<nn::Parameter*> all = model.parameters();
+  const ShardingPlan plan = plan_of(config, places.actor.dims, sequence_parallel, actor_plan, {all.begin(), all.end()});
+  const std::vector<int> both = RolePlaces::both(places.actor, places.rollout);
+  const auto numbered = [&](const RolePlace& role) {
+    std::vector<int> out;
+    for (int r : role.ranks) out.push_back(static_cast<int>(std::lower_bound(both.begin(), both.end(), r) - both.begin()));
+    return out;
+  };
+  const std::vector<int> from = numbered(places.actor), to = numbered(places.rollout);
+  std::vector<RefitTensor> out;
+  for (const nn::Parameter* p : all)
+    out.push_back({p->name(), p->shape(), p->compute_dtype(rollout_dtype) == at::kFloat ? DType::kF32 : DType::kBF16,
+                   holder_sets_of(place_parameter(plan, places.actor.dims, p->name(), p->shape()).layout, from),
+                   holder_sets_of(rollout_layout(config, places.rollout.dims, *p), to)});
+  return out;
+}
+
+RolloutRole::RolloutRole(const Recipe& recipe, const ModelConfig& config, at::ScalarType actor_dtype, CausalLM* actor,
+                         const Roles& roles, const std::function<std::unique_ptr<Engine>(CausalLM&)>& make_engine)
+    : actor_(actor), mesh_(roles.rollout) {
+  if (!roles.world) {
+    engine_ = make_engine(*actor);
+    return;
+  }
+  const RolePlaces& places = roles.places;
+  in_place_ = recipe.refit.mode == "in_place" || (recipe.refit.mode == "auto" && places.colocated());
+  const std::string& name = recipe.rollout.dtype;
+  const at::ScalarType dtype = name == "auto" ? actor_dtype : name == "float32" ? at::kFloat : at::kBFloat16;
+  if (mesh_) {
+    model_ = std::make_unique<CausalLM>(config, dtype);
+    place_for_rollout(*model_, mesh_);
+    for (nn::Parameter* p : model_->parameters()) {
+      // In the memory of the actor, where both have the same part in the same type and the rollout may lose it.
+      const nn::Parameter* trained = actor ? actor->find_parameter(p->name()) : nullptr;
+      const bool shared = in_place_ && trained && trained->local_compute().scalar_type() == p->compute_dtype(dtype) &&
+                          rollout_layout(config, mesh_->dims, *p).boxes(mesh_->rank()) == local_boxes(*trained);
+      p->freeze(at::kCPU, dtype, shared ? trained->local_compute() : at::Tensor());
+    }
+    engine_ = make_engine(*model_);
+    engine_->forbid(kNoWeights);
+  }
+  const std::vector<int> both = RolePlaces::both(places.actor, places.rollout);
+  if (!std::binary_search(both.begin(), both.end(), roles.world->rank())) return;
+  both_ = std::ssize(both) == roles.world->size() ? *roles.world : roles.world->sub(both, "refit");
+  RefitOptions options;
+  options.watermark = recipe.refit.watermark_mb * 1'000'000;
+  options.verify = recipe.refit.verify;
+  refit_ = std::make_unique<Refit>(refit_tensors(config, dtype, places, recipe.actor.sequence_parallel, recipe.actor.plan),
+                                   *both_, options);
+}
+
+RolloutShare RolloutRole::share() const {
+  if (!engine_) return {};
+  if (!mesh_) return {engine_.get(), 0, 1, true};
+  return {engine_.get(), mesh_->data.rank(), mesh_->data.size(), mesh_->tp.rank() == 0};
+}
+
+void RolloutRole::actor_changes() {
+  if (in_place_ && model_) engine_->forbid(kNoWeights);
+}
+
+int64_t RolloutRole::needed_bytes() const {
+  int64_t bytes = 0;
+  if (refit_)
+    for (const RefitTensor& t : refit_->tensors()) bytes += missing_bytes(t, both_->rank());
+  return bytes;
+}
+
+// A second set beside the live one.
+void RolloutRole::check_memory() const {
+  double bytes = 0;
+  if (model_)
+    for (nn::Parameter* p : model_->parameters()) bytes += static_cast<double>(p->compute().nbytes());
+  // Ranks of one process share what there is.
+  const double ranks = both_->shares_memory() ? both_->size() : 1;
+  double missing = bytes * ranks - static_cast<double>(available_memory());
+  both_->all_reduce(&missing, &missing, 1, DType::kF64, ReduceOp::kMax, "refit_checks").wait();
+  if (missing > 0)
+    throw SystemError(
+        fmt::format("refit: a rank has {:.1f} MB too little memory for a second set of the rollout's weights beside "
+                    "the live one; refit.mode = \"in_place\" needs none. The rollout keeps version {}",
+                    missing / 1e6, version_));
+}
+
+RefitReport RolloutRole::refit(int64_t version) {
+  RefitReport report;
+  if (refit_) {
+    at::NoGradGuard guard;
+    if (!in_place_) check_memory();
+    std::vector<TensorPart> sources, destinations;
+    std::vector<at::Tensor> fresh;
+    for (const RefitTensor& t : refit_->tensors()) {
+      // Of the type that travels, where the actor has it rounded already.
+      const nn::Parameter* trained = actor_ ? actor_->find_parameter(t.name) : nullptr;
+      const bool rounded = trained && nn::dtype_of(trained->local_compute()) == t.dtype;
+      sources.push_back(trained ? part_of(rounded ? trained->local_compute() : trained->master())
+                                : TensorPart{nullptr, t.dtype, {}});
+      nn::Parameter* p = model_ ? model_->find_parameter(t.name) : nullptr;
+      if (p && !in_place_) fresh.push_back(at::empty(p->local_shape(), p->compute().options()));
+      destinations.push_back(p ? part_of(in_place_ ? p->compute() : fresh.back()) : TensorPart{nullptr, t.dtype, {}});
+    }
+    if (in_place_ && engine_) engine_->forbid(kNoWeights);
+    report = refit_->run(sources, destinations);
+    if (model_) {
+      size_t i = 0;
+      for (const RefitTensor& t : refit_->tensors()) {
+        nn::Parameter* p = model_->find_parameter(t.name);
+        if (in_place_)
+          p->rewritten();
+        else
+          p->freeze(at::kCPU, model_->param_dtype(), std::move(fresh[i++]));
+      }
+    }
+  }
+  version_ = version;
+  if (engine_) {
+    engine_->set_weight_version(version);
+    engine_->allow();
+  }
+  return report;
+}
+
+}  // namespace weft

@@ -1,0 +1,58 @@
+#pragma once
+// The rollout of a run: its engine on its own mesh, and the refits that bring the actor's weights there (docs/refit.md).
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "weft/refit/refit.h"
+#include "weft/rollout/engine.h"
+#include "weft/train/generate.h"
+#include "weft/train/recipe.h"
+#include "weft/train/roles.h"
+
+namespace weft {
+
+// What the actor's ranks send: refit tensors of a model between two roles, as ranks of `both`. In the order of the parameters.
+std::vector<RefitTensor> refit_tensors(const ModelConfig& config, at::ScalarType rollout_dtype, const RolePlaces& places,
+                                       bool sequence_parallel, const std::vector<std::string>& actor_plan);
+
+class RolloutRole {
+ public:
+  // Every rank of the job makes it and makes the same calls. `actor`: this rank's part of the model; null where it has none.
+  // `make_engine` makes the engine on a model. On one rank the engine runs on the actor's own model, and refits do nothing.
+  RolloutRole(const Recipe& recipe, const ModelConfig& config, at::ScalarType actor_dtype, CausalLM* actor, const Roles& roles,
+              const std::function<std::unique_ptr<Engine>(CausalLM&)>& make_engine);
+
+  // Null where the rank is not of the rollout.
+  Engine* engine() const { return engine_.get(); }
+  RolloutShare share() const;
+
+  // The actor has begun to change: where its weights are the rollout's, or will be written over them, there is nothing to
+  // generate with until the next refit.
+  void actor_changes();
+  // The actor's weights, as `version`. Collective over the job. All ranks have them or none: a transactional one that fails
+  // leaves the version before, another leaves the rollout without weights until the next succeeds. RefitError, or SystemError
+  // where the memory for a second set is not there.
+  RefitReport refit(int64_t version);
+  int64_t version() const { return version_; }
+  bool in_place() const { return in_place_; }
+  // Bytes of the rollout's weights on this rank that it does not hold as the actor's.
+  int64_t needed_bytes() const;
+
+ private:
+  void check_memory() const;
+
+  CausalLM* actor_;
+  std::unique_ptr<CausalLM> model_;  // null: the actor's own, or not of this role
+  std::unique_ptr<Engine> engine_;
+  std::shared_ptr<const RankMesh> mesh_;
+  std::optional<Communicator> both_;  // the ranks of actor and rollout; none: this rank is neither, or there is one rank
+  std::unique_ptr<Refit> refit_;
+  bool in_place_ = true;
+  int64_t version_ = -1;
+};
+
+}  // namespace weft
