@@ -246,6 +246,7 @@ int64_t Plan::total(int64_t job_rank) const {
   int64_t bytes = job_rank < train.world() ? train_memory.total(job_rank) : 0;
   const int64_t r = options.apart ? job_rank - train.world() : job_rank;
   if (r >= 0 && r < rollout.world()) bytes += rollout_memory.total(r);
+  if (job_rank < std::ssize(shared_weights)) bytes -= shared_weights[static_cast<size_t>(job_rank)];
   return bytes;
 }
 
@@ -280,6 +281,7 @@ Plan make_plan(const HfConfig& hf, const std::string& train_mesh, const std::str
   const std::vector<PlacedKind> train = place_kinds(p.table, kinds, p.train), rollout = place_kinds(p.table, kinds, p.rollout);
   p.train_memory = train_memory(p.table, kinds, train, p.train, options);
   p.rollout_memory = rollout_memory(p.table, kinds, rollout, p.rollout, options);
+  p.shared_weights = shared_weights(kinds, train, rollout, options);
   p.traffic = update_traffic(p.table, kinds, train, p.train, options, even_rows(p.train, options));
   p.refit = refit_summary(p.table, p.train, p.rollout, options);
   p.weights = weight_rows(kinds, train, rollout);

@@ -98,6 +98,7 @@ struct Plan {
   ParameterTable table;
   ParallelDims train, rollout;
   MemoryPlan train_memory, rollout_memory;
+  std::vector<int64_t> shared_weights;  // bytes of rank i of both roles that both count in `weights`; empty where they are apart
   TrafficPlan traffic;
   RefitSummary refit;
   std::vector<WeightRow> weights;
@@ -106,7 +107,7 @@ struct Plan {
   std::vector<std::vector<int64_t>> train_shares, rollout_shares;  // weight bytes [category][rank], for pictures
   int64_t job_ranks() const;
   int64_t rollout_rank(int64_t rank) const { return options.apart ? train.world() + rank : rank; }
-  // Of a rank of the job, both roles together.
+  // Of a rank of the job, both roles together; what they share once.
   int64_t total(int64_t job_rank) const;
   double seconds(const TrafficRow& row) const;  // of the busiest rank, sending and receiving at once
   double traffic_seconds() const;               // of one update at the bandwidth, one operation after another

@@ -89,6 +89,7 @@ std::string plan_json(const Plan& p) {
   std::vector<int64_t> totals;
   for (int64_t r = 0; r < p.job_ranks(); ++r) totals.push_back(p.total(r));
   put(j, "both_roles_bytes", totals);
+  if (!p.shared_weights.empty()) put(j, "shared_weights_bytes", p.shared_weights);
   j["update_traffic"] = Json::array();
   for (const TrafficRow& row : p.traffic.rows) {
     Json r{{"axis", row.axis}, {"purpose", row.purpose}};

@@ -188,6 +188,9 @@ MemoryPlan rollout_memory(const ParameterTable& table, const WeightKinds& kinds,
   plan.kinds.push_back(
       {"weights", "in the rollout's dtype; router, norms and biases fp32",
        sum_over(kinds, ranks, [&](size_t k, size_t r) { return placed[k].computed[r] * width(kinds.kinds[k], dtype); })});
+  if (options.apart)
+    plan.kinds.push_back(
+        {"refit_weights", "a second set while a refit arrives; none with refit.mode = \"in_place\"", plan.kinds[0].bytes});
   const std::vector<Bytes> panels = panels_by_rank(kinds, placed, dtype);
   plan.kinds.push_back({"packed_panels", "weights as the CPU's products read them",
                         sum_over(kinds, ranks, [&](size_t k, size_t r) { return panels[k][r]; })});
@@ -197,6 +200,21 @@ MemoryPlan rollout_memory(const ParameterTable& table, const WeightKinds& kinds,
        table.latent ? "latents of keys and values, the same on every rank of tp" : "keys and values of this rank's heads",
        Bytes(ranks, blocks * options.block_size * kv_elements(table, dims) * dtype_bytes(dtype) * table.config.num_layers)});
   return plan;
+}
+
+std::vector<int64_t> shared_weights(const WeightKinds& kinds, const std::vector<PlacedKind>& train,
+                                    const std::vector<PlacedKind>& rollout, const PlanOptions& options) {
+  Bytes out(options.apart ? 0 : std::min(train[0].kept.size(), rollout[0].kept.size()), 0);
+  for (size_t k = 0; k < kinds.kinds.size(); ++k) {
+    const WeightKind& kind = kinds.kinds[k];
+    if (kind.rounded && options.param_dtype != options.rollout_dtype) continue;
+    for (size_t r = 0; r < out.size(); ++r) {
+      const int64_t n = rollout[k].computed[r], rank = static_cast<int64_t>(r);
+      if (n > 0 && train[k].kept[r] == n && train[k].placement.layout.boxes(rank) == rollout[k].placement.computed.boxes(rank))
+        out[r] += n * width(kind, options.rollout_dtype) * kind.count;
+    }
+  }
+  return out;
 }
 
 }  // namespace weft

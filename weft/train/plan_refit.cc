@@ -35,7 +35,7 @@ int64_t transfers_of(const RefitTensor& t) {
 }  // namespace
 
 PlannedRefitTensors planned_refit_tensors(const ParameterTable& table, const ParallelDims& train, const ParallelDims& rollout,
-                           DType rollout_dtype, bool apart, bool by_kind) {
+                                          DType rollout_dtype, bool apart, bool by_kind) {
   const WeightKinds kinds = kinds_of(table);
   const std::vector<int> senders = numbered(train.world(), 0), receivers = numbered(rollout.world(), apart ? train.world() : 0);
   PlannedRefitTensors by, out;

@@ -126,7 +126,7 @@ TEST(Plan, TheRefitOfAllTensorsIsTheirKinds) {
   const ParameterTable t = parameter_table(hf);
   const ParallelDims train = parse_parallel_dims("fsdp=2,tp=2,ep=4"), rollout = parse_rollout_dims("dp=2,tp=4,ep=2");
   const PlannedRefitTensors all = planned_refit_tensors(t, train, rollout, DType::kBF16, true, false),
-                     kinds = planned_refit_tensors(t, train, rollout, DType::kBF16, true, true);
+                            kinds = planned_refit_tensors(t, train, rollout, DType::kBF16, true, true);
   ASSERT_EQ(all.tensors.size(), t.rows.size());
   for (size_t i = 0; i < t.rows.size(); ++i) {
     EXPECT_EQ(all.tensors[i].name, t.rows[i].name);

@@ -105,16 +105,23 @@ std::string plan_text(const Plan& p) {
   out += fmt::format("\n  trainer  {:<36} {} ranks\n  rollout  {:<36} {} ranks, ", p.train.to_string(), p.train.world(),
                      rollout_text(p.rollout), p.rollout.world());
   const int64_t smaller = std::min(p.train.world(), p.rollout.world());
-  out += p.options.apart                        ? fmt::format("{} to {} of the job: apart\n", p.train.world(), p.job_ranks() - 1)
-         : p.train.world() == p.rollout.world() ? std::string("the trainer's\n")
-                                                : fmt::format("the first {} of the {} are both roles'\n", smaller, p.job_ranks());
+  out += p.options.apart ? fmt::format("{} to {} of the job: apart\n", p.train.world(), p.job_ranks() - 1)
+         : p.train.world() == p.rollout.world()
+             ? std::string("the trainer's\n")
+             : fmt::format("the first {} of the {} are both roles'; a run wants the same ranks for both, or --apart\n", smaller,
+                           p.job_ranks());
   for (const std::string& note : p.table.notes) out += "  note: " + note + "\n";
   weights_table(out, p);
   memory_table(out, "trainer", p.train_memory, p.train.world());
   memory_table(out, "rollout", p.rollout_memory, p.rollout.world());
   int64_t most = 0;
   for (int64_t r = 0; r < p.job_ranks(); ++r) most = std::max(most, p.total(r));
-  if (!p.options.apart) out += fmt::format("\nboth roles at once on the fullest rank: {}\n", size_text(most));
+  if (!p.options.apart) {
+    const Range shared = range_of(p.shared_weights);
+    out +=
+        fmt::format("\nboth roles at once on the fullest rank: {}{}\n", size_text(most),
+                    shared.most > 0 ? fmt::format(", weights that both read ({} at the most) once", size_text(shared.most)) : "");
+  }
   traffic_table(out, p);
   refit_table(out, p);
   if (!p.uneven.empty()) {
