@@ -17,7 +17,7 @@
 namespace weft {
 namespace {
 
-constexpr int64_t kMaxWorld = 1 << 16;  // of a plan: every kind of parameter has a number for every rank
+constexpr int64_t kMaxWorld = 1 << 14;  // of a plan: a refit looks at pairs of ranks (15 s and 3.6 GB here)
 
 void check_options(const PlanOptions& o) {
   const auto need = [](bool ok, const std::string& what) {

@@ -52,7 +52,7 @@ void add_meshes(const ParallelDims& dims, int64_t world, bool rollout, int64_t e
 std::vector<ParallelDims> nearest_meshes(const ParallelDims& dims, bool rollout, int64_t experts, bool grow, size_t count,
                                          size_t tries, const std::function<bool(const ParallelDims&)>& works) {
   std::vector<ParallelDims> out;
-  for (int64_t times = 1; out.empty() && times <= (grow ? 16 : 1) && dims.world() * times <= 1 << 16; times *= 2) {
+  for (int64_t times = 1; out.empty() && times <= (grow ? 16 : 1) && dims.world() * times <= 1 << 14; times *= 2) {
     std::vector<ParallelDims> candidates;
     add_meshes(dims, dims.world() * times, rollout, experts, candidates);
     std::erase(candidates, dims);

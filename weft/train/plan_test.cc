@@ -185,7 +185,7 @@ TEST(Plan, MeshesThatDoNotFitNameThoseThatDo) {
   refused("fsdp=8,ep=x", "dp=1", {"the size 'x' of ep is no number"});
   refused("fsdp=0", "dp=1", {"sizes are 1 or more"});
   refused("fsdp=2", "fsdp=2", {"unknown axis 'fsdp'"});
-  refused("fsdp=100000", "dp=1", {"a plan has at most 65536"});
+  refused("fsdp=100000", "dp=1", {"a plan has at most 16384"});
   refused("", "dp=2,oe=2", {"unknown axis 'oe'"});
   // What is named works.
   for (const ParallelDims& d :
