@@ -267,7 +267,7 @@ TEST_F(BadInput, RecipeMistakes) {
                {"", {"rollout.n=1"}, {"rollout.n = 1", "group of one"}},
                {"", {"rollout.temperature=0"}, {"rollout.temperature"}},
                {"", {"actor.loss_mode=vanila"}, {"vanila", "vanilla"}},
-               {"", {"algorithm.adv_estimator=gae"}, {"gae"}},
+               {"", {"algorithm.adv_estimator=gea"}, {"gea", "gae"}},
                {"", {"reward.funcs=exact_mach"}, {"exact_mach", "exact_match"}},
                {"", {"data.train_batch_size=64"}, {"64", "8"}},
                {"", {"router_replay.mode=R2", "trainer.parity=require"}, {"R2"}}};
@@ -291,7 +291,24 @@ TEST_F(BadInput, CommandMistakes) {
   expect_error(run({"generate", model(), "1+", "--n", "0"}), kExitUsage, {"--n 0"});
   expect_error(run({"generate", model(), "1+", "--top-p", "much"}), kExitUsage, {"--top-p much"});
   expect_error(run({"check", model(), "--param-dtype", "int4"}), kExitUsage, {"int4", "bfloat16"});
-  for (const char* command : {"train", "sft", "generate", "eval", "check", "tokenize", "inspect", "report", "doctor"}) {
+  // Who asked for so many threads.
+  expect_error(train({"actor.mesh=fsdp=5000"}), kExitUsage, {"actor.mesh = \"fsdp=5000\": 5000 ranks that are threads"});
+  expect_error(train({"actor.ranks=0-2999", "rollout.ranks=3000-5999"}), kExitUsage,
+               {"rollout.ranks = \"3000-5999\": 6000 ranks"});
+  expect_error(run({"sft", dir_.file("r.toml"), "actor.mesh=fsdp=2,tp=2500"}), kExitUsage,
+               {"actor.mesh = \"fsdp=2,tp=2500\": 5000 ranks"});
+  expect_error(run({"check", model(), "--mesh", "fsdp=5000"}), kExitUsage, {"--mesh fsdp=5000: 5000 ranks"});
+  const std::string config = model() + "/config.json";
+  expect_error(run({"plan", config, "--train", "fsdp=2"}), kExitUsage, {"--rollout"});
+  expect_error(run({"plan", config, "--train", "fsdp=2", "--rollout", "fsdp=2"}), kExitUsage, {"unknown axis 'fsdp'"});
+  expect_error(run({"plan", config, "--train", "fsdp=2,tp=16", "--rollout", "dp=2"}), kExitUsage, {"nearest meshes that work"});
+  expect_error(run({"plan", config, "--train", "fsdp=2", "--rollout", "dp=2", "--bandwidth", "50,tp=fast"}), kExitUsage,
+               {"fast"});
+  expect_error(run({"plan", config + "x", "--train", "fsdp=2", "--rollout", "dp=2"}), kExitFailed, {"config.jsonx"});
+  const Result plan = run({"plan", config, "--train", "fsdp=2", "--rollout", "dp=2", "--json"});
+  EXPECT_EQ(plan.code, kExitDone);
+  EXPECT_EQ(Json::parse(plan.out)["job_ranks"], 2);
+  for (const char* command : {"train", "sft", "generate", "eval", "check", "tokenize", "plan", "inspect", "report", "doctor"}) {
     const Result r = run({command, "--help"});
     EXPECT_EQ(r.code, kExitDone) << command;
     EXPECT_NE(r.out.find("Example"), std::string::npos) << command;

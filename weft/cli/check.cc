@@ -48,7 +48,7 @@ Command check_command() {
               const ParallelDims dims = parse_parallel_dims(args.get("--mesh"), launched.mpi ? launched.size : 0, {"oe"});
               const TokenSharing sharing{parse_context_split(args.get("--cp-split", "zigzag"), "--cp-split"),
                                          args.has("--sequence-parallel")};
-              if (!launched.mpi) check_thread_ranks(dims.world());
+              if (!launched.mpi) check_thread_ranks(dims.world(), "--mesh " + args.get("--mesh"));
               check_model_on_mesh(args.positional[0], registry.families, dims, sharing, {});
               CommOptions comm;
               comm.threads_per_rank = static_cast<int>(args.get_int("--threads", 0));

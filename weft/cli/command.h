@@ -51,6 +51,7 @@ Command eval_command();
 Command generate_command();
 Command tokenize_command();
 Command inspect_command();
+Command plan_command();
 Command report_command();
 Command doctor_command();
 

@@ -47,9 +47,8 @@ int64_t started_ranks(const Recipe& recipe, const LaunchWorld& launched) {
         "give the number for ranks that are threads",
         recipe.actor.mesh, describe_launch(launched, env)));
   if (launched.mpi && launched.size > 0 && launched.size != wanted)
-    throw UsageError(
-        fmt::format("actor.mesh = \"{}\": {}", recipe.actor.mesh, world_mismatch(static_cast<int>(wanted), launched, env)));
-  if (!launched.mpi) check_thread_ranks(wanted);
+    throw UsageError(fmt::format("{}: {}", key_of_ranks(recipe), world_mismatch(static_cast<int>(wanted), launched, env)));
+  if (!launched.mpi) check_thread_ranks(wanted, key_of_ranks(recipe));
   return wanted;
 }
 

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <csignal>
 #include <cstdio>
+#include <filesystem>
 #include <iostream>
 #include <new>
 
@@ -21,8 +22,9 @@ namespace weft {
 namespace {
 
 const std::vector<Command>& commands() {
-  static const std::vector<Command> all = {train_command(),    sft_command(),     generate_command(), eval_command(),  check_command(),
-                                           tokenize_command(), inspect_command(), report_command(),   doctor_command()};
+  static const std::vector<Command> all = {train_command(),  sft_command(),      generate_command(), eval_command(),
+                                           check_command(),  tokenize_command(), plan_command(),     inspect_command(),
+                                           report_command(), doctor_command()};
   return all;
 }
 
@@ -30,7 +32,8 @@ std::string overview() {
   std::string out =
       "weft post-trains language models with reinforcement learning.\n\nweft COMMAND ... (weft COMMAND --help explains each)\n\n";
   for (const Command& c : commands()) out += fmt::format("  {:<10} {}\n", c.name, c.summary);
-  return out + "\nExit codes: 0 done, 1 failed, 2 bad command or recipe, 75 stopped by a signal after a checkpoint, 76 lost a peer.\n";
+  return out +
+         "\nExit codes: 0 done, 1 failed, 2 bad command or recipe, 75 stopped by a signal after a checkpoint, 76 lost a peer.\n";
 }
 
 int run(const std::vector<std::string>& words, const Registry& registry) {
@@ -49,7 +52,8 @@ int run(const std::vector<std::string>& words, const Registry& registry) {
     int64_t distance = 4;
     for (const Command& c : commands())
       if (const int64_t d = edit_distance(words[0], c.name); d < distance) distance = d, near = &c;
-    throw UsageError(fmt::format("unknown command '{}'{}", words[0], near ? "; did you mean '" + near->name + "'?" : "; weft --help lists them"));
+    throw UsageError(fmt::format("unknown command '{}'{}", words[0],
+                                 near ? "; did you mean '" + near->name + "'?" : "; weft --help lists them"));
   }
   const std::vector<std::string> rest(words.begin() + 1, words.end());
   if (std::find(rest.begin(), rest.end(), "--help") != rest.end() || std::find(rest.begin(), rest.end(), "-h") != rest.end()) {
@@ -86,6 +90,8 @@ int main(int argc, char** argv, const Registry& registry) {
     std::cout.flush();
     if (!error_was_told(e.what())) log_error("{}", e.what());
     return e.exit_code();
+  } catch (const std::filesystem::filesystem_error& e) {
+    if (!error_was_told(e.what())) log_error("{}: {}", e.path1().string(), e.code().message());
   } catch (const std::bad_alloc&) {
     log_error("out of memory");
   } catch (const std::exception& e) {

@@ -7,6 +7,7 @@
 
 #include "weft/base/error.h"
 #include "weft/comm/rank_context.h"
+#include "weft/comm/traffic.h"
 
 namespace weft {
 namespace {
@@ -72,6 +73,13 @@ std::vector<int64_t> even_shares(int64_t count, int n) {
 }
 
 }  // namespace
+
+int64_t all_reduce_bytes(int64_t count, int64_t width, int ranks, int rank) {
+  if (ranks == 1) return 0;
+  if (count * width <= kSmallReduce) return count * width * (ranks - 1);
+  const int64_t mine = even_shares(count, ranks)[static_cast<size_t>(rank)];
+  return (count - mine + mine * (ranks - 1)) * width;
+}
 
 // ---- SharedBuffer
 

@@ -257,13 +257,13 @@ void run_ranks(int n, const CommOptions& options, const std::function<void(Commu
   }
 }
 
-void check_thread_ranks(int64_t ranks) {
+void check_thread_ranks(int64_t ranks, const std::string& asked_by) {
   const int64_t most = std::max(64, 8 * available_cores());
   if (ranks > most)
     throw UsageError(
-        fmt::format("{} ranks that are threads of this process, which has {} cores: at most {} here; mpirun or srun start "
+        fmt::format("{}: {} ranks that are threads of this process, which has {} cores: at most {} here; mpirun or srun start "
                     "ranks on more machines",
-                    ranks, available_cores(), most));
+                    asked_by, ranks, available_cores(), most));
 }
 
 }  // namespace weft

@@ -36,6 +36,6 @@ void run_ranks(int n, const CommOptions& options, const std::function<void(Commu
 
 // Each thread rank has its shards, its copy of what is gathered and its stack: UsageError for more than 64 and 8 a core, so that
 // a typing error does not take the machine's memory.
-void check_thread_ranks(int64_t ranks);
+void check_thread_ranks(int64_t ranks, const std::string& asked_by);
 
 }  // namespace weft

@@ -100,6 +100,16 @@ void assign(const HolderClass& c, RefitPlan& plan) {
     }
 }
 
+std::vector<HolderClass> balanced(std::map<std::vector<int64_t>, HolderClass>& by_holders) {
+  std::vector<HolderClass> classes;
+  for (auto& [holders, c] : by_holders) {
+    classes.push_back(std::move(c));
+    classes.back().holders = holders;
+  }
+  balance(classes);
+  return classes;
+}
+
 }  // namespace
 
 RefitPlan plan_refit(std::span<const RefitTensor> tensors) {
@@ -127,15 +137,64 @@ RefitPlan plan_refit(std::span<const RefitTensor> tensors) {
       throw ValueError(t.name + ": " + e.what());
     }
   }
-  std::vector<HolderClass> classes;
-  for (auto& [holders, c] : by_holders) {
-    classes.push_back(std::move(c));
-    classes.back().holders = holders;
-  }
-  balance(classes);
-  for (const HolderClass& c : classes) assign(c, plan);
+  for (const HolderClass& c : balanced(by_holders)) assign(c, plan);
   for (std::vector<Transfer>& transfers : plan.transfers) sort_transfers(&transfers);
   return plan;
+}
+
+RefitLoad refit_load(std::span<const RefitTensor> tensors, std::span<const int64_t> counts, const RefitFlow& flow) {
+  WEFT_CHECK(tensors.size() == counts.size(), "{} counts for {} tensors", counts.size(), tensors.size());
+  RefitLoad load;
+  std::map<std::vector<int64_t>, HolderClass> by_holders;
+  std::map<const HolderClass*, std::vector<int64_t>> receivers;  // bytes by rank
+  int64_t ranks = 0;
+  for (const RefitTensor& t : tensors)
+    for (const HolderSet& set : t.to) ranks = std::max(ranks, set.ranks.back() + 1);
+  std::vector<int64_t> needed(static_cast<size_t>(ranks)), received(static_cast<size_t>(ranks));
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    const RefitTensor& t = tensors[i];
+    try {
+      for_each_meeting(t.from, t.to, std::ssize(t.shape), [&](const Meeting& m) {
+        const int64_t bytes = m.box.numel() * dtype_bytes(t.dtype);
+        HolderClass* c = nullptr;
+        std::vector<int64_t>* lacking = nullptr;
+        for (int64_t r : m.need->ranks) {
+          needed[static_cast<size_t>(r)] += bytes * counts[i];
+          if (std::binary_search(m.have->ranks.begin(), m.have->ranks.end(), r)) continue;
+          if (!c) {
+            c = &by_holders[m.have->ranks];
+            lacking = &receivers[c];
+            lacking->resize(static_cast<size_t>(ranks));
+            load.largest_box = std::max(load.largest_box, bytes);
+            load.unique += bytes * counts[i];
+          }
+          c->bytes += bytes * counts[i];
+          received[static_cast<size_t>(r)] += bytes * counts[i];
+          (*lacking)[static_cast<size_t>(r)] += bytes * counts[i];
+        }
+      });
+    } catch (const ValueError& e) {
+      throw ValueError(t.name + ": " + e.what());
+    }
+  }
+  std::map<std::vector<int64_t>, std::vector<int64_t>> by_class;
+  for (auto& [holders, c] : by_holders) by_class[holders] = std::move(receivers[&c]);
+  for (const HolderClass& c : balanced(by_holders)) {
+    for (size_t h = 0; h < c.holders.size(); ++h)
+      if (c.share[h] > 0) load.sent[c.holders[h]] += c.share[h];
+    if (!flow) continue;
+    const std::vector<int64_t>& to = by_class[c.holders];
+    for (size_t h = 0; h < c.holders.size(); ++h)
+      for (size_t r = 0; r < to.size(); ++r)
+        if (to[r] > 0 && c.share[h] > 0)
+          flow(c.holders[h], static_cast<int64_t>(r),
+               static_cast<double>(to[r]) * static_cast<double>(c.share[h]) / static_cast<double>(c.bytes));
+  }
+  for (size_t r = 0; r < needed.size(); ++r) {
+    if (needed[r] > 0) load.needed[static_cast<int64_t>(r)] = needed[r];
+    if (received[r] > 0) load.received[static_cast<int64_t>(r)] = received[r];
+  }
+  return load;
 }
 
 int64_t missing_bytes(const RefitTensor& tensor, int64_t rank) {

@@ -3,6 +3,7 @@
 // tensors at once, with the senders' bytes balanced. Integers only; every rank that plans the same tensors gets the same plan.
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <span>
 #include <string>
@@ -34,6 +35,20 @@ struct RefitPlan {
 // a box they share the sending (a box may be split between two of them): the loads are made as even as who holds what allows, so
 // that the largest is the least possible, but for less than `largest_box`. ValueError for elements that nobody holds.
 RefitPlan plan_refit(std::span<const RefitTensor> tensors);
+
+// What plan_refit would move, without the list of transfers, of which thousands of ranks have millions. counts[i]: how many
+// tensors like tensors[i] there are (the layers of a model), looked at once.
+struct RefitLoad {
+  // Bytes. `received` is plan_refit's; `sent` is where its loads are made even, from which whole slices of boxes take it by less
+  // than largest_box. Ranks without any are not there.
+  std::map<int64_t, int64_t> sent, received;
+  std::map<int64_t, int64_t> needed;  // what a rank of the rollout keeps, moved or not
+  int64_t unique = 0;                 // what any rank lacks, counted once
+  int64_t largest_box = 0;
+};
+// Called with each pair of ranks between which bytes move (in the mean, where several hold a box).
+using RefitFlow = std::function<void(int64_t source, int64_t destination, double bytes)>;
+RefitLoad refit_load(std::span<const RefitTensor> tensors, std::span<const int64_t> counts, const RefitFlow& flow = {});
 
 // What a rank needs of a tensor and does not hold: the least that it can receive [bytes].
 int64_t missing_bytes(const RefitTensor& tensor, int64_t rank);

@@ -39,6 +39,7 @@ class Parameter {
   const std::vector<int64_t>& shape() const { return shape_; }
   int64_t numel() const { return numel_; }
   int64_t dim() const { return static_cast<int64_t>(shape_.size()); }
+  Precision precision() const { return precision_; }
 
   // Allocates the master (uninitialised, fp32) on `device` and chooses the dtype that forward reads.
   void materialize(const at::Device& device, at::ScalarType param_dtype);

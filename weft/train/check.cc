@@ -15,6 +15,7 @@
 #include <cstring>
 #include <limits>
 #include <map>
+#include <set>
 
 #include "weft/base/error.h"
 #include "weft/checkpoint/parameter_part.h"
@@ -79,17 +80,39 @@ class Golden {
     }
     return out;
   }
-  double noise(const std::string& field) const { return has("noise/" + field) ? get("noise/" + field, {}).item<float>() : 0.0; }
+  // Tolerances grow with it: FileError for what would let everything pass.
+  double noise(const std::string& field) const {
+    const std::string name = "noise/" + field;
+    if (!has(name)) return 0;
+    const double noise = get(name, {}).item<float>();
+    if (!std::isfinite(noise) || noise < 0)
+      throw FileError(file_.path(), name, fmt::format("is {}: expected a finite number, 0 or more", noise));
+    return noise;
+  }
+  // FileError for tensors that are none of `known`: a misspelt one would never be compared.
+  void expect_only(const std::set<std::string>& known) const {
+    std::vector<std::string> others;
+    for (const TensorInfo& t : file_.tensors())
+      if (!known.count(t.name)) others.push_back(t.name);
+    if (others.empty()) return;
+    const size_t shown = std::min<size_t>(others.size(), 20);
+    throw FileError(file_.path(), "",
+                    fmt::format("has {} tensors that are compared with nothing of this model: {}{}", others.size(),
+                                fmt::join(others.begin(), others.begin() + static_cast<std::ptrdiff_t>(shown), ", "),
+                                shown < others.size() ? ", ..." : ""));
+  }
   const SafetensorsFile& file() const { return file_; }
 
  private:
   SafetensorsFile file_;
 };
 
+// The larger one; NaN, as between infinities, is worse than any number.
+double worse(double a, double b) { return std::isnan(a) || std::isnan(b) ? INFINITY : std::max(a, b); }
+
 double max_difference(const at::Tensor& a, const at::Tensor& b) {
   if (a.numel() == 0) return 0.0;
-  const double d = (a.to(at::kDouble) - b.to(at::kDouble)).abs().max().item<double>();
-  return std::isnan(d) ? INFINITY : d;
+  return worse(0, (a.to(at::kDouble) - b.to(at::kDouble)).abs().max().item<double>());
 }
 
 // Rows `rows` from `first` on of a golden whose leading dims are [B, S] flattened.
@@ -116,19 +139,32 @@ class Checker {
   Checker(LoadedModel& m, const Golden& golden, const CheckOptions& options) : m_(m), golden_(golden), options_(options) {}
 
   CheckReport run() {
+    check_names();
     forward();
     gradients();
     greedy();
     if (m_.mesh)
       for (CheckRow& r : report_.rows)
         m_.mesh->world.all_reduce(&r.difference, &r.difference, 1, DType::kF64, ReduceOp::kMax, "check").wait();
-    for (CheckRow& r : report_.rows) r.ok = r.difference <= r.tolerance;
+    for (CheckRow& r : report_.rows) r.ok = std::isfinite(r.difference) && r.difference <= r.tolerance;
     return std::move(report_);
   }
 
  private:
   void add(const std::string& field, double difference, double tolerance) {
-    report_.rows.push_back({field, difference, tolerance, false});
+    report_.rows.push_back({field, worse(0, difference), tolerance, false});
+  }
+  void check_names() const {
+    std::set<std::string> known = {"input_ids", "logits", "logprobs", "loss", "greedy"};
+    for (const char* field : {"logits", "logprobs", "grad"}) {
+      (void)golden_.noise(field);
+      known.insert(std::string("noise/") + field);
+    }
+    for (int64_t layer : m_.model->config().moe_layer_ids())
+      for (const char* field : {"router_topk", "router_weights", "router_logits"})
+        known.insert(fmt::format("{}/{}", field, layer));
+    for (const WeightEntry& e : m_.entries) known.insert("grad/" + e.name);
+    golden_.expect_only(known);
   }
   bool want(const std::string& field) {
     if (golden_.has(field)) return true;
@@ -230,7 +266,7 @@ class Checker {
         const at::Tensor ours = piece.to(at::kCPU), expected = narrow_to(whole, box);
         const bool zeros = at::where(expected == 0, ours.abs(), at::zeros_like(ours)).max().item<float>() == 0.0f;
         const double d = max_difference(ours, expected);
-        difference = std::max(difference, !zeros ? INFINITY : largest > 0 ? d / largest : d);
+        difference = worse(difference, !zeros ? INFINITY : largest == 0 ? d : d / largest);
       });
       add(field, difference, tolerance);
     }
@@ -240,9 +276,8 @@ class Checker {
     if (!want("greedy")) return;
     at::NoGradGuard guard;
     CausalLM& model = *m_.model;
-    const std::vector<int32_t> expected = golden_.tokens("greedy", 1, 1, model.config().vocab_size)[0];
-    std::vector<int32_t> tokens(expected.begin(),
-                                expected.begin() + std::min<std::ptrdiff_t>(kGreedyPrompt, std::ssize(expected)));
+    const std::vector<int32_t> expected = golden_.tokens("greedy", 1, kGreedyPrompt + 1, model.config().vocab_size)[0];
+    std::vector<int32_t> tokens(expected.begin(), expected.begin() + kGreedyPrompt);
     while (tokens.size() < expected.size()) {
       const Trajectory sequence = fed_whole(tokens);
       const Trajectory* const list[] = {&sequence};

@@ -3,9 +3,10 @@
 //
 // Golden tensors: input_ids [B, S] int64; logits [B, S, V]; logprobs [B, S-1]; loss []; grad/<name on disk>; for MoE layer i
 // router_logits/i [B*S, E] (logits or softmax scores), router_topk/i [B*S, k], router_weights/i [B*S, k]; greedy [1, n] (7 prompt
-// tokens first); noise/{logits,logprobs,grad} []: the reference's own fp32 error against fp64. Tolerances (fp32): logits,
-// log-probs, gates 2e-5 absolute, loss as log-probs; gradients 1e-4 of the tensor's largest entry and zero where the golden is
-// zero; four times the noise where that is larger. Choices and tokens are equal.
+// tokens first, one more at least); noise/{logits,logprobs,grad} []: the reference's own fp32 error against fp64. Tolerances
+// (fp32): logits, log-probs, gates 2e-5 absolute, loss as log-probs; gradients 1e-4 of the tensor's largest entry and zero where
+// the golden is zero; four times the noise where that is larger. Choices and tokens are equal. What is not finite fails, in the
+// golden or here. Other tensors in the golden, and a noise that is no finite number from 0 on, are errors.
 
 #include <string>
 #include <vector>

@@ -6,6 +6,9 @@
 
 #include <cstring>
 #include <filesystem>
+#include <functional>
+#include <limits>
+#include <map>
 #include <mutex>
 
 #include "weft/base/error.h"
@@ -150,6 +153,91 @@ TEST(Check, HostileGoldensAreFileErrors) {
     EXPECT_NE(refused(c.name, c.dtype, c.shape, 1).find(c.name), std::string::npos) << c.name;
   for (const int64_t token : {int64_t{-1}, int64_t{1} << 32, int64_t{1} << 40})
     EXPECT_NE(refused("input_ids", DType::kI64, {1, 8}, token).find("outside the vocabulary"), std::string::npos) << token;
+}
+
+// The golden of a model, changed: tensors by name, with their bytes.
+struct GoldenTensor {
+  DType dtype = DType::kF32;
+  std::vector<int64_t> shape;
+  std::vector<std::byte> bytes;
+};
+using GoldenTensors = std::map<std::string, GoldenTensor>;
+std::string changed_golden(const LoadedModel& m, const std::function<void(GoldenTensors&)>& change) {
+  const SafetensorsFile good(golden(m));
+  GoldenTensors tensors;
+  for (const TensorInfo& t : good.tensors()) {
+    const auto bytes = good.bytes(t);
+    tensors[t.name] = {t.dtype, t.shape, {bytes.begin(), bytes.end()}};
+  }
+  change(tensors);
+  std::vector<TensorToSave> out;
+  for (const auto& [name, t] : tensors)
+    out.push_back({name, t.dtype, t.shape, [data = t.bytes](const TensorToSave::Write& write) { write(data); }});
+  const std::string path = fmt::format("{}/changed_golden.safetensors", ::testing::TempDir());
+  fs::remove(path);
+  save_safetensors(path, out);
+  return path;
+}
+GoldenTensor scalar(float value) {
+  GoldenTensor t;
+  t.bytes.resize(sizeof(value));
+  std::memcpy(t.bytes.data(), &value, sizeof(value));
+  return t;
+}
+
+// Neither passes, wherever it is, and whatever the tolerance of the rest.
+TEST(Check, WhatIsNotFiniteFails) {
+  LoadedModel m = load_model(model_dir("qwen3_moe"), DType::kF32);
+  const float inf = std::numeric_limits<float>::infinity(), nan = std::numeric_limits<float>::quiet_NaN();
+  for (const CheckOptions& options : {CheckOptions(), bf16_check_options()})
+    for (const float value : {inf, -inf, nan})
+      for (const char* field : {"logits", "logprobs", "loss", "router_weights/0", "router_logits/0", "grad/model.norm.weight",
+                                "grad/model.layers.0.mlp.experts.3.gate_proj.weight"}) {
+        const std::string path = changed_golden(m, [&](GoldenTensors& tensors) {
+          ASSERT_TRUE(tensors.count(field)) << field;
+          std::memcpy(tensors[field].bytes.data(), &value, sizeof(value));
+        });
+        const CheckReport r = check_model(m, path, options);
+        EXPECT_FALSE(r.ok()) << field << " " << value;
+        for (const CheckRow& row : r.rows) EXPECT_EQ(row.ok, row.field != field) << row.field << " " << value;
+      }
+  nn::Parameter* p = m.model->find_parameter("model.layers.2.mlp.experts.down_proj");
+  {
+    const at::NoGradGuard guard;
+    p->master().fill_(inf);
+  }
+  p->updated();
+  for (const CheckOptions& options : {CheckOptions(), bf16_check_options()}) {
+    const CheckReport r = check_model(m, golden(m), options);
+    EXPECT_FALSE(r.ok());
+    for (const CheckRow& row : r.rows) EXPECT_FALSE(row.ok && (row.field == "logits" || row.field == "loss")) << row.field;
+  }
+}
+
+TEST(Check, GoldensThatCompareNothingAreFileErrors) {
+  LoadedModel m = load_model(model_dir("qwen3_moe"), DType::kF32);
+  const auto refused = [&](const std::string& part, const std::function<void(GoldenTensors&)>& change) {
+    const std::string path = changed_golden(m, change);
+    std::string text = "nothing";
+    try {
+      (void)check_model(m, path);
+    } catch (const FileError& e) {
+      text = e.what();
+    }
+    EXPECT_NE(text.find(part), std::string::npos) << text;
+  };
+  for (const char* field : {"logits", "logprobs", "grad"})
+    for (const float noise : {std::numeric_limits<float>::infinity(), std::numeric_limits<float>::quiet_NaN(), -1e-6F})
+      refused(std::string("noise/") + field, [&](GoldenTensors& t) { t[std::string("noise/") + field] = scalar(noise); });
+  for (const int64_t tokens : {1, 6, 7})
+    refused("greedy", [&](GoldenTensors& t) {
+      t["greedy"].shape = {1, tokens};
+      t["greedy"].bytes.resize(static_cast<size_t>(tokens) * sizeof(int64_t));
+    });
+  refused("3 tensors that are compared with nothing of this model: grad/model.norm.wieght, logit, router_topk/7",
+          [](GoldenTensors& t) {
+            for (const char* name : {"router_topk/7", "logit", "grad/model.norm.wieght"}) t[name] = scalar(0);
+          });
 }
 
 TEST(Check, FailsWhenOneWeightIsOff) {

@@ -1,7 +1,12 @@
 #include "weft/train/checkpoint_dir.h"
 
+#include <fcntl.h>
+#include <unistd.h>
+
 #include <algorithm>
+#include <cerrno>
 #include <filesystem>
+#include <functional>
 #include <nlohmann/json.hpp>
 #include <sstream>
 #include <vector>
@@ -21,12 +26,47 @@ namespace fs = std::filesystem;
 
 constexpr const char* kAside = ".old";
 
+// -1 for every name that weft does not write: other digits for a number are other people's directories.
 int64_t step_of(const std::string& directory) {
   constexpr std::string_view kPrefix = "global_step_";
   if (!directory.starts_with(kPrefix)) return -1;
   const std::string digits = directory.substr(kPrefix.size());
   if (digits.empty() || digits.size() > 18 || digits.find_first_not_of("0123456789") != std::string::npos) return -1;
+  if (digits.size() > 1 && digits[0] == '0') return -1;
   return std::stoll(digits);
+}
+
+// What a file system refuses (no permission, busy, files that somebody holds open) is told, and the rest goes on.
+bool attempt(const char* what, const fs::path& path, const std::function<void()>& fn) {
+  try {
+    fn();
+    return true;
+  } catch (const fs::filesystem_error& e) {
+    log_warn("{} {}: {}; going on without", what, path.string(), e.code().message());
+  } catch (const Error& e) {
+    log_warn("{} {}: {}; going on without", what, path.string(), e.what());
+  }
+  return false;
+}
+
+// Whether the whole tree can go: a file goes with the permission of its directory.
+void expect_removable(const fs::path& dir) {
+  const auto check = [](const fs::path& p) {
+    if (::faccessat(AT_FDCWD, p.c_str(), W_OK | X_OK, AT_EACCESS) != 0)
+      throw fs::filesystem_error("cannot remove", p, std::error_code(errno, std::generic_category()));
+  };
+  if (fs::is_symlink(dir)) return;
+  check(dir);
+  for (const auto& entry : fs::recursive_directory_iterator(dir))
+    if (entry.is_directory() && !entry.is_symlink()) check(entry.path());
+}
+
+// "global_step_3.tmp-12ab", "latest.tmp-9-1": a save's that was killed, or a checkpoint's on its way out.
+bool is_temporary(const std::string& name) {
+  const size_t at = name.find(".tmp-");
+  if (at == std::string::npos) return false;
+  const std::string what = name.substr(0, at);
+  return step_of(what) >= 0 || what == kLatest || what == kLatestNext;
 }
 
 // Of latest.next, if the save that wrote it came as far as the rename.
@@ -56,9 +96,11 @@ std::optional<std::string> newest_checkpoint(const std::string& checkpoints_dir)
   if (!fs::exists(latest)) {  // lost in a copy, say: to begin anew beside checkpoints would overwrite them
     std::optional<std::string> newest;
     for (const auto& entry : fs::exists(dir) ? fs::directory_iterator(dir) : fs::directory_iterator())
-      if (const std::string name = entry.path().filename().string();
-          step_of(name) > (newest ? step_of(*newest) : -1) && is_complete_checkpoint(entry.path().string()))
-        newest = name;
+      attempt("looking at", entry.path(), [&] {
+        if (const std::string name = entry.path().filename().string();
+            step_of(name) > (newest ? step_of(*newest) : -1) && is_complete_checkpoint(entry.path().string()))
+          newest = name;
+      });
     if (newest) log_warn("{} is missing: taking the newest complete checkpoint, {}", latest.string(), *newest);
     return newest;
   }
@@ -74,19 +116,36 @@ std::optional<std::string> newest_checkpoint(const std::string& checkpoints_dir)
   return name;
 }
 
-void prune_checkpoints(const std::string& checkpoints_dir, int64_t max_keep, int64_t saved) {
+void prune_checkpoints(const std::string& checkpoints_dir, int64_t max_keep, int64_t saved, const std::string& spare) {
   if (max_keep < 1) return;
-  std::vector<std::pair<int64_t, fs::path>> found;
-  for (const auto& entry : fs::directory_iterator(checkpoints_dir))
-    if (const int64_t step = step_of(entry.path().filename().string()); step >= 0) found.emplace_back(step, entry.path());
-  std::sort(found.begin(), found.end(), [&](const auto& a, const auto& b) {
-    return std::pair(a.first <= saved, a.first) < std::pair(b.first <= saved, b.first);
+  constexpr const char* kPruning = "pruning";
+  std::vector<std::pair<int64_t, fs::path>> others;
+  attempt(kPruning, checkpoints_dir, [&] {
+    for (const auto& entry : fs::directory_iterator(checkpoints_dir)) {
+      const int64_t step = step_of(entry.path().filename().string());
+      std::error_code none;
+      if (step < 0 || step == saved || (!spare.empty() && fs::equivalent(spare, entry.path(), none))) continue;
+      attempt(kPruning, entry.path(), [&] {
+        if (is_complete_checkpoint(entry.path().string())) others.emplace_back(step, entry.path());
+      });
+    }
   });
-  for (size_t i = 0; i + static_cast<size_t>(max_keep) < found.size(); ++i) {
-    const fs::path out = found[i].second.string() + ".tmp-removed";
-    fs::remove_all(out);
-    fs::rename(found[i].second, out);
-    fs::remove_all(out);
+  std::sort(others.begin(), others.end(), [&](const auto& a, const auto& b) {
+    return std::pair(a.first < saved, a.first) < std::pair(b.first < saved, b.first);
+  });
+  for (size_t i = 0; i + static_cast<size_t>(max_keep) <= others.size(); ++i) {
+    const fs::path& path = others[i].second;
+    const fs::path out = path.string() + ".tmp-removed";
+    const bool gone = attempt(kPruning, path, [&] {
+      expect_removable(path);
+      fs::remove_all(out);
+      fs::rename(path, out);
+    });
+    if (!gone) continue;
+    if (others[i].first > saved)
+      log_warn("{} was pruned: it is of a later step than {}, which was just saved: the run has begun anew", path.string(),
+               saved);
+    attempt(kPruning, out, [&] { fs::remove_all(out); });
   }
 }
 
@@ -101,21 +160,29 @@ std::optional<std::string> latest_checkpoint(const std::string& checkpoints_dir,
 }
 
 void clean_checkpoints(const std::string& checkpoints_dir) {
+  constexpr const char* kCleaning = "cleaning";
   const fs::path dir(checkpoints_dir);
   if (!fs::exists(dir)) return;
-  if (const auto name = renamed_checkpoint(dir)) write_file_atomically((dir / kLatest).string(), *name + "\n");
-  fs::remove(dir / kLatestNext);
+  attempt(kCleaning, dir / kLatestNext, [&] {
+    if (const auto name = renamed_checkpoint(dir)) write_file_atomically((dir / kLatest).string(), *name + "\n");
+    fs::remove(dir / kLatestNext);
+  });
   std::vector<fs::path> found;
-  for (const auto& entry : fs::directory_iterator(dir)) found.push_back(entry.path());
-  for (const fs::path& p : found) {
-    const std::string name = p.filename().string();
-    if (name.find(".tmp-") != std::string::npos) fs::remove_all(p);
-    if (!name.ends_with(kAside) || step_of(p.stem().string()) < 0) continue;
-    if (fs::exists(dir / p.stem()))
-      fs::remove_all(p);
-    else
-      fs::rename(p, dir / p.stem());
-  }
+  attempt(kCleaning, dir, [&] {
+    for (const auto& entry : fs::directory_iterator(dir)) found.push_back(entry.path());
+  });
+  for (const fs::path& p : found)
+    attempt(kCleaning, p, [&] {
+      const std::string name = p.filename().string();
+      if (is_temporary(name)) {
+        fs::remove_all(p);
+      } else if (name.ends_with(kAside) && step_of(p.stem().string()) >= 0) {
+        if (fs::exists(dir / p.stem()))
+          fs::remove_all(p);
+        else
+          fs::rename(p, dir / p.stem());
+      }
+    });
 }
 
 }  // namespace weft

@@ -20,7 +20,10 @@ inline constexpr const char *kLatest = "latest", *kLatestNext = "latest.next";
 bool is_complete_checkpoint(const std::string& dir);
 // The directory's name, nullopt where there is none. FileError as latest_checkpoint.
 std::optional<std::string> newest_checkpoint(const std::string& checkpoints_dir);
-// Keeps the newest by number (max_keep < 1: all). A directory goes at once or not at all.
-void prune_checkpoints(const std::string& checkpoints_dir, int64_t max_keep, int64_t saved);
+// Of the complete checkpoints keeps max_keep (< 1: all): the one of step `saved`, then the newest of those before it, then those
+// of later steps, which a run has left that began anew here (told by a warning). Left alone, and not counted: `spare`, a path;
+// what is not complete; names that weft does not write. A directory goes at once or not at all. One that the file system does not
+// let go, or only in part, is a warning: what was saved is complete.
+void prune_checkpoints(const std::string& checkpoints_dir, int64_t max_keep, int64_t saved, const std::string& spare = {});
 
 }  // namespace weft

@@ -22,6 +22,12 @@ namespace fs = std::filesystem;
 
 constexpr const char* kCommand = "critic";
 
+// The critic's checkpoint of an actor's.
+std::string beside(const std::string& actor_checkpoint) {
+  const fs::path actor = fs::path(actor_checkpoint + "/").parent_path();  // with or without a slash at its end
+  return (actor.parent_path() / "critic" / actor.filename()).string();
+}
+
 std::optional<DType> dtype_of(const Recipe& recipe) {
   return recipe.actor.param_dtype == "auto" ? std::nullopt : parse_dtype(recipe.actor.param_dtype);
 }
@@ -153,18 +159,17 @@ MetricsRow CriticRole::update(const StepData& data) {
   return row;
 }
 
-void CriticRole::save(const std::string& checkpoints_dir, int64_t step, int64_t max_keep) {
+void CriticRole::save(const std::string& checkpoints_dir, int64_t step, int64_t max_keep, const std::string& spare) {
   TrainProgress progress;
   progress.command = kCommand;
   progress.step = step;
   progress.updates = updates_;
-  save_checkpoint(checkpoints_dir + "/critic", model_, *optimizer_, progress, max_keep < 1 ? max_keep : max_keep + 1);
+  save_checkpoint(checkpoints_dir + "/critic", model_, *optimizer_, progress, max_keep < 1 ? max_keep : max_keep + 1, nullptr,
+                  spare.empty() ? "" : beside(spare));
 }
 
 void CriticRole::load(const std::string& actor_checkpoint) {
-  const fs::path actor(actor_checkpoint);
-  const TrainProgress p =
-      load_checkpoint((actor.parent_path() / "critic" / actor.filename()).string(), kCommand, model_, *optimizer_);
+  const TrainProgress p = load_checkpoint(beside(actor_checkpoint), kCommand, model_, *optimizer_);
   updates_ = p.updates;
 }
 

@@ -47,9 +47,9 @@ class CriticRole {
   // the checkpoint of a step under way has the critic before them. Means over the step, in verl's names.
   MetricsRow update(const StepData& data);
 
-  // Beside the actor's checkpoints, under critic/; the newest `max_keep` and one more, for a save that is killed before the
-  // actor's.
-  void save(const std::string& checkpoints_dir, int64_t step, int64_t max_keep);
+  // Beside the actor's checkpoints, under critic/; one more than `max_keep`, for a save that is killed before the
+  // actor's, and that of the actor's checkpoint `spare`.
+  void save(const std::string& checkpoints_dir, int64_t step, int64_t max_keep, const std::string& spare);
   // Of the actor's checkpoint of that name. FileError where there is none.
   void load(const std::string& actor_checkpoint);
   int64_t vocab_size() const { return model_.config.vocab_size; }

@@ -74,16 +74,16 @@ std::string figure_open(const std::string& title, const std::string& note) {
 
 // Data for the hover script: steps, and per series name and values.
 std::string hover_data(const Grid& grid, const Frame& frame, const std::vector<ChartSeries>& series) {
-  nlohmann::ordered_json json;
-  json["x"] = grid.steps;
-  for (const double step : grid.steps) json["px"].push_back(std::round(frame.x(step) * 10) / 10);
+  nlohmann::ordered_json data;
+  data["x"] = grid.steps;
+  for (const double step : grid.steps) data["px"].push_back(std::round(frame.x(step) * 10) / 10);
   for (size_t i = 0; i < series.size(); ++i) {
     nlohmann::ordered_json values = nlohmann::ordered_json::array();
     for (const double v : grid.values[i])
       values.push_back(std::isfinite(v) ? nlohmann::ordered_json(format_quantity(v)) : nullptr);
-    json["s"].push_back({{"n", series[i].name}, {"y", values}});
+    data["s"].push_back({{"n", series[i].name}, {"y", values}});
   }
-  return escape_html(json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
+  return escape_html(data.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
 }
 
 std::string axes(const Frame& frame) {

@@ -47,6 +47,22 @@ std::vector<std::pair<std::string, RolePlace>> named(const RolePlaces& p) {
           {"reward_model", p.reward_model}};
 }
 
+// How many ranks (0: as many as there are) and the entry that says so.
+std::pair<int64_t, std::string> asked_ranks(const Recipe& r) {
+  std::pair<int64_t, std::string> most;
+  for (const auto& [key, ranks] : {std::pair("actor.ranks", &r.actor.ranks),
+                                   {"rollout.ranks", &r.rollout.ranks},
+                                   {"reference.ranks", &r.reference.ranks},
+                                   {"critic.ranks", &r.critic.ranks},
+                                   {"reward_model.ranks", &r.reward_model.ranks}}) {
+    const int64_t n = ranks->empty() ? 0 : parse_ranks(*ranks, key).back() + 1;
+    if (n > most.first) most = {n, fmt::format("{} = \"{}\"", key, *ranks)};
+  }
+  if (most.first > 0) return most;
+  return {r.actor.mesh.find("-1") != std::string::npos ? 0 : actor_mesh(r, 0).world(),
+          fmt::format("actor.mesh = \"{}\"", r.actor.mesh)};
+}
+
 }  // namespace
 
 std::vector<int> RolePlaces::both(const RolePlace& a, const RolePlace& b) {
@@ -55,17 +71,8 @@ std::vector<int> RolePlaces::both(const RolePlace& a, const RolePlace& b) {
   return out;
 }
 
-int64_t ranks_of_recipe(const Recipe& r) {
-  int64_t named = 0;
-  for (const auto& [key, ranks] : {std::pair("actor.ranks", &r.actor.ranks),
-                                   {"rollout.ranks", &r.rollout.ranks},
-                                   {"reference.ranks", &r.reference.ranks},
-                                   {"critic.ranks", &r.critic.ranks},
-                                   {"reward_model.ranks", &r.reward_model.ranks}})
-    if (!ranks->empty()) named = std::max<int64_t>(named, parse_ranks(*ranks, key).back() + 1);
-  if (named > 0) return named;
-  return r.actor.mesh.find("-1") != std::string::npos ? 0 : actor_mesh(r, 0).world();
-}
+int64_t ranks_of_recipe(const Recipe& r) { return asked_ranks(r).first; }
+std::string key_of_ranks(const Recipe& r) { return asked_ranks(r).second; }
 
 RolePlaces place_actor(const Recipe& r, int64_t world) {
   RolePlaces p;

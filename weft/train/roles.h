@@ -31,6 +31,8 @@ struct RolePlaces {
 // How many ranks the recipe is for, where no launcher says so: by the ranks it names, else by actor.mesh; 0: as many as there are
 // (a mesh has -1).
 int64_t ranks_of_recipe(const Recipe& r);
+// The entry that asks for them, for messages: `actor.mesh = "fsdp=4"`, `rollout.ranks = "4-7"`.
+std::string key_of_ranks(const Recipe& r);
 
 // UsageError for a mesh that does not fit its ranks, ranks that overlap with another role's without being the same (both are
 // shown), ranks beyond the world, and a rank without a role.

@@ -51,6 +51,12 @@ TEST(Roles, DefaultsAreTheActorsRanks) {
   EXPECT_EQ(places({"actor.mesh=fsdp=-1", "rollout.mesh=tp=-1"}, 8).rollout.dims.tp, 8);
 }
 
+TEST(Roles, WhoAsksForTheRanksIsNamed) {
+  EXPECT_EQ(key_of_ranks(with({"actor.mesh=fsdp=2,tp=2"})), "actor.mesh = \"fsdp=2,tp=2\"");
+  EXPECT_EQ(key_of_ranks(with({"actor.ranks=0-3", "rollout.ranks=4-5"})), "rollout.ranks = \"4-5\"");
+  EXPECT_EQ(key_of_ranks(with({"actor.ranks=4-7", "rollout.ranks=0-3"})), "actor.ranks = \"4-7\"");
+}
+
 TEST(Roles, RanksOfTheirOwn) {
   const RolePlaces p = places({"actor.mesh=fsdp=4", "actor.ranks=0-3", "rollout.mesh=dp=1,tp=2", "rollout.ranks=4-5",
                                "reference.mesh=tp=2", "reference.ranks=6-7"});

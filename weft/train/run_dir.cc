@@ -66,7 +66,7 @@ RunDir::RunDir(const Recipe& recipe, std::optional<int64_t> resume_step) : path_
         fmt::format("another process is running in {}: wait for it, or give this run another trainer.run_name", path_));
   }
   fs::create_directories(fs::path(path_) / "samples");
-  clean_checkpoints(path_ + "/checkpoints");
+  for (const char* of : {"/checkpoints", "/checkpoints/critic"}) clean_checkpoints(path_ + of);
   if (resume_step && fs::exists(path_ + "/recipe.toml"))
     tell_changes(read_text_file(path_ + "/recipe.toml"), print_recipe(recipe));
   write_file_atomically(path_ + "/recipe.toml", print_recipe(recipe));

@@ -180,7 +180,8 @@ double SftTrainer::validation_loss() {
 void SftTrainer::save() {
   const TraceSpan span("checkpoint");
   progress_.command = "sft";
-  save_checkpoint(checkpoints(), model_, *optimizer_, progress_, recipe_.trainer.max_ckpt_to_keep);
+  save_checkpoint(checkpoints(), model_, *optimizer_, progress_, recipe_.trainer.max_ckpt_to_keep, nullptr,
+                  recipe_.trainer.resume_from_path);
 }
 
 }  // namespace weft

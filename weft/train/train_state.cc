@@ -87,13 +87,14 @@ void commit_checkpoint(const std::string& checkpoints_dir, const std::string& na
   write_file_atomically((dir / kLatestNext).string(), name + " " + hash_text(hash_bytes(text)) + "\n");
   directory.commit();
   write_file_atomically((dir / kLatest).string(), name + "\n");
-  fs::remove(dir / kLatestNext);
+  std::error_code none;  // `latest` says the same
+  fs::remove(dir / kLatestNext, none);
 }
 
 }  // namespace
 
 void save_checkpoint(const std::string& checkpoints_dir, const LoadedModel& model, const Optimizer& optimizer,
-                     const TrainProgress& progress, int64_t max_keep, CheckpointIo* io) {
+                     const TrainProgress& progress, int64_t max_keep, CheckpointIo* io, const std::string& spare) {
   const Communicator* world = model.mesh ? &model.mesh->world : nullptr;
   const bool main = !world || world->rank() == 0;
   const RunTensors tensors(model, optimizer);
@@ -130,7 +131,7 @@ void save_checkpoint(const std::string& checkpoints_dir, const LoadedModel& mode
     add_tensor_files(manifest, files, hashes);
     add_other_files(manifest, root);
     commit_checkpoint(checkpoints_dir, name, *directory, manifest);
-    prune_checkpoints(checkpoints_dir, max_keep, progress.step);
+    prune_checkpoints(checkpoints_dir, max_keep, progress.step, spare);
   });
   if (io) *io = {written.bytes, by_all};
 }

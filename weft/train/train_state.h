@@ -46,10 +46,10 @@ struct CheckpointIo {
   bool by_all_ranks = true;  // false: by rank 0 for the others
 };
 
-// Keeps the newest max_keep checkpoints (< 1: all). An existing directory of that step is replaced. Errors leave what was there
-// before. Beside the tensors of the run a rank holds one piece of at most 4 MiB.
+// Keeps max_keep checkpoints (< 1: all) and `spare` (prune_checkpoints). An existing directory of that step is replaced. Errors
+// leave what was there before. Beside the tensors of the run a rank holds one piece of at most 4 MiB.
 void save_checkpoint(const std::string& checkpoints_dir, const LoadedModel& model, const Optimizer& optimizer,
-                     const TrainProgress& progress, int64_t max_keep, CheckpointIo* io = nullptr);
+                     const TrainProgress& progress, int64_t max_keep, CheckpointIo* io = nullptr, const std::string& spare = {});
 
 // The newest complete checkpoint, of which `latest` tells rank 0; nullopt where there is none. FileError where it names what is
 // not complete. Collective over `all`; null: one rank.
@@ -63,7 +63,8 @@ TrainProgress load_progress(const std::string& checkpoint_dir, const std::string
 TrainProgress load_checkpoint(const std::string& checkpoint_dir, const std::string& command, const LoadedModel& model,
                               Optimizer& optimizer, CheckpointIo* io = nullptr);
 
-// After a save that was killed: finishes what was complete, removes what was not. One process, while no other saves.
+// After a save that was killed: finishes what was complete, removes what was not; what the file system refuses is a warning. One
+// process, while no other saves.
 void clean_checkpoints(const std::string& checkpoints_dir);
 
 }  // namespace weft

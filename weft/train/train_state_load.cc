@@ -58,6 +58,7 @@ Source open_checkpoint(const std::string& root, const Communicator* world) {
   std::string text;
   together(world, [&] {
     if (!s.main) return;
+    if (!fs::exists(root)) throw FileError(root, "", "there is no such checkpoint");
     if (!is_complete_checkpoint(root)) throw FileError(root, "", "is not a complete checkpoint: it has no manifest.json");
     if (fs::exists(path)) {
       text = read_text_file(path);

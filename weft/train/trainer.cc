@@ -384,9 +384,10 @@ void Trainer::save(const StepData* under_way) {
       if (!std::isnan(under_way->baselines[i])) u.sums[fmt::format("{}{}", kBaselinePrefix, i)] = under_way->baselines[i];
     progress_.under_way = std::move(u);
   }
-  if (critic_) critic_->save(checkpoints(), progress_.step, recipe_.trainer.max_ckpt_to_keep);
+  const TrainerRecipe& t = recipe_.trainer;
+  if (critic_) critic_->save(checkpoints(), progress_.step, t.max_ckpt_to_keep, t.resume_from_path);
   if (critic_ || roles_.world) (void)job_.any(false);  // the actor's comes last: it is the run's
-  if (actor_) save_checkpoint(checkpoints(), *actor_, *optimizer_, progress_, recipe_.trainer.max_ckpt_to_keep);
+  if (actor_) save_checkpoint(checkpoints(), *actor_, *optimizer_, progress_, t.max_ckpt_to_keep, nullptr, t.resume_from_path);
 }
 
 void Trainer::validate_now() {

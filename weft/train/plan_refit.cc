@@ -1,0 +1,98 @@
+#include "weft/train/plan_refit.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "weft/base/error.h"
+
+namespace weft {
+namespace {
+
+constexpr int64_t kListed = 200'000;  // transfers that are listed one by one
+constexpr int64_t kBlocks = 16;       // rows and columns of the picture
+
+std::vector<int> numbered(int64_t n, int64_t first) {
+  std::vector<int> out(static_cast<size_t>(n));
+  std::iota(out.begin(), out.end(), static_cast<int>(first));
+  return out;
+}
+
+int64_t most(const std::map<int64_t, int64_t>& by_rank) {
+  int64_t out = 0;
+  for (const auto& [rank, bytes] : by_rank) out = std::max(out, bytes);
+  return out;
+}
+
+// About how many transfers a plan of one tensor has.
+int64_t transfers_of(const RefitTensor& t) {
+  int64_t receivers = 0, pieces = 0, sources = 0;
+  for (const HolderSet& s : t.to)
+    receivers += static_cast<int64_t>(s.ranks.size()), pieces += static_cast<int64_t>(s.boxes.size());
+  for (const HolderSet& s : t.from) sources += static_cast<int64_t>(s.boxes.size());
+  return receivers * std::max<int64_t>(1, sources / std::max<int64_t>(1, pieces));
+}
+
+}  // namespace
+
+PlannedRefitTensors planned_refit_tensors(const ParameterTable& table, const ParallelDims& train, const ParallelDims& rollout,
+                                          DType rollout_dtype, bool apart, bool by_kind) {
+  const WeightKinds kinds = kinds_of(table);
+  const std::vector<int> senders = numbered(train.world(), 0), receivers = numbered(rollout.world(), apart ? train.world() : 0);
+  PlannedRefitTensors by, out;
+  for (const WeightKind& k : kinds.kinds) {
+    RefitTensor t{k.name, k.shape, k.rounded ? rollout_dtype : DType::kF32, {}, {}};
+    t.from = holder_sets_of(place_parameter(table.plan, train, k.name, k.shape).layout, senders);
+    t.to = holder_sets_of(place_parameter(table.plan, rollout, k.name, k.shape).computed, receivers);
+    by.tensors.push_back(std::move(t));
+    by.counts.push_back(k.count);
+  }
+  if (by_kind) return by;
+  std::vector<size_t> next(kinds.groups.size(), 0);
+  for (const TableRow& row : table.rows) {
+    const size_t group = static_cast<size_t>(row.layer + 1);
+    out.tensors.push_back(by.tensors[kinds.groups[group][next[group]++]]);
+    out.tensors.back().name = row.name;
+    out.counts.push_back(1);
+  }
+  return out;
+}
+
+RefitSummary refit_summary(const ParameterTable& table, const ParallelDims& train, const ParallelDims& rollout,
+                           const PlanOptions& options) {
+  RefitSummary s;
+  s.from_block = (train.world() + kBlocks - 1) / kBlocks;
+  s.to_block = (rollout.world() + kBlocks - 1) / kBlocks;
+  const int64_t first = options.apart ? train.world() : 0;
+  s.flows.assign(static_cast<size_t>((train.world() + s.from_block - 1) / s.from_block),
+                 std::vector<double>(static_cast<size_t>((rollout.world() + s.to_block - 1) / s.to_block)));
+  const auto flow = [&](int64_t from, int64_t to, double bytes) {
+    s.flows[static_cast<size_t>(from / s.from_block)][static_cast<size_t>((to - first) / s.to_block)] += bytes;
+  };
+  const PlannedRefitTensors kinds = planned_refit_tensors(table, train, rollout, options.rollout_dtype, options.apart, true);
+  int64_t transfers = 0;
+  for (size_t i = 0; i < kinds.tensors.size(); ++i) transfers += transfers_of(kinds.tensors[i]) * kinds.counts[i];
+  s.listed = transfers <= kListed;
+  s.load = refit_load(kinds.tensors, kinds.counts, s.listed ? RefitFlow() : flow);
+  const int64_t fair_sent = most(s.load.sent);
+  if (s.listed) {
+    const PlannedRefitTensors all = planned_refit_tensors(table, train, rollout, options.rollout_dtype, options.apart, false);
+    const RefitPlan plan = plan_refit(all.tensors);
+    for (size_t i = 0; i < plan.transfers.size(); ++i)
+      for (const Transfer& t : plan.transfers[i])
+        if (t.source != t.destination)
+          flow(t.source, t.destination, static_cast<double>(t.box.numel() * dtype_bytes(all.tensors[i].dtype)));
+    WEFT_CHECK(plan.received == s.load.received, "two plans of one refit receive differently");
+    s.load.sent = plan.sent;
+  }
+  s.max_needed = most(s.load.needed), s.max_received = most(s.load.received), s.max_sent = most(s.load.sent);
+  for (const auto& [rank, bytes] : s.load.received) s.total_received += bytes;
+  const double bandwidth = options.bandwidth("refit");
+  s.receive_seconds = static_cast<double>(s.max_received) / bandwidth;
+  s.send_seconds = static_cast<double>(s.max_sent) / bandwidth;
+  s.bound_seconds = std::max(s.receive_seconds, static_cast<double>(fair_sent) / bandwidth);
+  // Every rank that holds a part sends what is unique of it, as evenly as can be.
+  s.forward_seconds = static_cast<double>(s.load.unique) / static_cast<double>(train.world()) / bandwidth;
+  return s;
+}
+
+}  // namespace weft

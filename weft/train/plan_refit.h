@@ -1,0 +1,12 @@
+#pragma once
+// Who sends what to whom when the trainer's weights become the rollout's, in numbers (docs/plan.md).
+
+#include "weft/train/plan.h"
+#include "weft/train/plan_kinds.h"
+
+namespace weft {
+
+RefitSummary refit_summary(const ParameterTable& table, const ParallelDims& train, const ParallelDims& rollout,
+                           const PlanOptions& options);
+
+}  // namespace weft
