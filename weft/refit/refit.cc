@@ -202,8 +202,8 @@ RefitReport Refit::run(std::span<const TensorPart> sources, std::span<const Tens
   const double start = real_clock().now();
   RefitReport report;
   report.buckets = std::ssize(buckets_);
-  for (const auto& [rank, bytes] : plan_.sent) report.sent += rank == ranks_.rank() ? bytes : 0;
-  for (const auto& [rank, bytes] : plan_.received) report.received += rank == ranks_.rank() ? bytes : 0;
+  const auto counted = [&] { return ranks_.stats().of(OpKind::kExchange, ranks_.axis(), kPurpose); };
+  const CommBytes before_run = counted();
   Checks checks;
   checks.sources.resize(tensors_.size());
   checks.destinations.resize(tensors_.size());
@@ -233,6 +233,8 @@ RefitReport Refit::run(std::span<const TensorPart> sources, std::span<const Tens
     before = std::move(next);
   }
   land(std::move(before), report.buckets);
+  report.sent = counted().sent - before_run.sent;
+  report.received = counted().received - before_run.received;
   if (options_.verify) compare(sources, checks, report);
   report.seconds = real_clock().now() - start;
   return report;

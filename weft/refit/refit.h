@@ -29,7 +29,7 @@ struct RefitOptions {
 };
 
 struct RefitReport {
-  int64_t received = 0, sent = 0;  // bytes between ranks, by the plan
+  int64_t received = 0, sent = 0;  // bytes between ranks, as the communicator counts them
   int64_t copied = 0;              // bytes made from the rank's own memory
   int64_t peak_in_flight = 0;      // bytes beyond the destinations
   int64_t buckets = 0;
