@@ -59,11 +59,13 @@ Refit::Refit(std::vector<RefitTensor> tensors, const Communicator& ranks, RefitO
       }
       for_each_part(t.box, limit / 2 / item, [&](const Box& part) {
         const int64_t bytes = part.numel() * item;
-        if (std::max(used[t.source], used[t.destination]) + bytes > limit) {
+        // What becomes bf16 may take a converted copy besides.
+        const int64_t sent = tensors_[i].dtype == DType::kBF16 ? 2 * bytes : bytes;
+        if (std::max(used[t.source] + sent, used[t.destination] + bytes) > limit) {
           buckets_.emplace_back();
           used.clear();
         }
-        used[t.source] += bytes, used[t.destination] += bytes;
+        used[t.source] += sent, used[t.destination] += bytes;
         if (t.source == me) buckets_.back().sends.push_back({i, part_of(t, part)});
         if (t.destination == me) buckets_.back().receives.push_back({i, part_of(t, part)});
       });

@@ -168,8 +168,11 @@ void CriticRole::save(const std::string& checkpoints_dir, int64_t step, int64_t 
                   spare.empty() ? "" : beside(spare));
 }
 
-void CriticRole::load(const std::string& actor_checkpoint) {
-  const TrainProgress p = load_checkpoint(beside(actor_checkpoint), kCommand, model_, *optimizer_);
+void CriticRole::load(const std::string& actor_checkpoint, int64_t step) {
+  const std::string path = beside(actor_checkpoint);
+  const TrainProgress p = load_checkpoint(path, kCommand, model_, *optimizer_);
+  if (p.step != step)
+    throw FileError(path, "", fmt::format("is the critic of step {}, the actor's checkpoint is of step {}", p.step, step));
   updates_ = p.updates;
 }
 

@@ -50,8 +50,8 @@ class CriticRole {
   // Beside the actor's checkpoints, under critic/; one more than `max_keep`, for a save that is killed before the
   // actor's, and that of the actor's checkpoint `spare`.
   void save(const std::string& checkpoints_dir, int64_t step, int64_t max_keep, const std::string& spare);
-  // Of the actor's checkpoint of that name. FileError where there is none.
-  void load(const std::string& actor_checkpoint);
+  // Of the actor's checkpoint of that name and step. FileError where there is none.
+  void load(const std::string& actor_checkpoint, int64_t step);
   int64_t vocab_size() const { return model_.config.vocab_size; }
 
  private:

@@ -166,6 +166,17 @@ void validate_rl(const Recipe& r, const RecipeChoices& choices) {
                     "reinforce_plus_plus, remax or gae",
                     r.algorithm.adv_estimator));
 
+  if (r.trainer.critic_warmup > 0 && !r.needs_critic())
+    refuse(fmt::format("trainer.critic_warmup = {} without a critic: it is for algorithm.adv_estimator = \"gae\"",
+                       r.trainer.critic_warmup));
+  for (const auto& [key, ranks, used, need] :
+       {std::tuple("reference.ranks", &r.reference.ranks, r.needs_reference() || !r.teacher_path.empty(),
+                   "actor.use_kl_loss, algorithm.use_kl_in_reward or teacher.path"),
+        {"critic.ranks", &r.critic.ranks, r.needs_critic(), "algorithm.adv_estimator = \"gae\""},
+        {"reward_model.ranks", &r.reward_model.ranks, !r.reward_model.path.empty(), "reward_model.path"}})
+    if (!ranks->empty() && !used)
+      refuse(fmt::format("{} = \"{}\": this recipe has no such role (it comes with {})", key, *ranks, need));
+
   const std::string& bypass = r.algorithm.rollout_correction.bypass_mode;
   if (r.router_replay_mode == "R2" && bypass == "true")
     refuse(

@@ -59,7 +59,7 @@ TEST(Roles, WhoAsksForTheRanksIsNamed) {
 
 TEST(Roles, RanksOfTheirOwn) {
   const RolePlaces p = places({"actor.mesh=fsdp=4", "actor.ranks=0-3", "rollout.mesh=dp=1,tp=2", "rollout.ranks=4-5",
-                               "reference.mesh=tp=2", "reference.ranks=6-7"});
+                               "actor.use_kl_loss=true", "reference.mesh=tp=2", "reference.ranks=6-7"});
   EXPECT_EQ(p.world, 8);
   EXPECT_FALSE(p.colocated());
   EXPECT_THAT(p.rollout.ranks, ElementsAre(4, 5));
@@ -78,6 +78,15 @@ TEST(Roles, WhatCannotBeIsToldWithBothSides) {
   fails({"actor.mesh=fsdp=2", "actor.ranks=0-1", "rollout.ranks=3"}, "rank 2 of 4 has no role");
   fails({"actor.mesh=fsdp=2", "actor.ranks=0-1", "rollout.ranks=2-5"}, "rollout.ranks = \"2-5\": there are 4 ranks", 4);
   fails({"actor.mesh=fsdp=4", "rollout.mesh=dp=3"}, "dp=3 x tp=1 is 3, but there are 4 ranks: dp=4 would fit");
+}
+
+TEST(Roles, RanksOfARoleThatIsNotThereAreAnError) {
+  for (const auto& [text, part] :
+       std::vector<std::pair<std::string, std::string>>{{"critic.ranks=4", "it comes with algorithm.adv_estimator"},
+                                                        {"reward_model.ranks=4", "it comes with reward_model.path"},
+                                                        {"reference.ranks=4", "it comes with actor.use_kl_loss"},
+                                                        {"trainer.critic_warmup=1", "without a critic"}})
+    EXPECT_THAT([&] { with({text}); }, ThrowsMessage<UsageError>(HasSubstr(part))) << text;
 }
 
 }  // namespace

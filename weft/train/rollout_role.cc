@@ -46,6 +46,14 @@ RolloutRole::RolloutRole(const Recipe& recipe, const ModelConfig& config, at::Sc
                          const Roles& roles, const std::function<std::unique_ptr<Engine>(CausalLM&)>& make_engine)
     : actor_(actor), mesh_(roles.rollout) {
   if (!roles.world) {
+    const at::ScalarType asked = recipe.rollout.dtype == "auto"      ? actor_dtype
+                                 : recipe.rollout.dtype == "float32" ? at::kFloat
+                                                                     : at::kBFloat16;
+    if (asked != actor_dtype)
+      throw UsageError(
+          fmt::format("rollout.dtype = \"{}\": on one rank the rollout runs on the actor's own weights; leave it, or set "
+                      "actor.param_dtype",
+                      recipe.rollout.dtype));
     engine_ = make_engine(*actor);
     return;
   }

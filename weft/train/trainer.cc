@@ -34,8 +34,10 @@ constexpr const char* kModelReward = "reward_model";
 
 double mean_reward(const std::vector<ScoredSample>& samples, const char* name) {
   double sum = 0;
-  for (const ScoredSample& s : samples) sum += s.trajectory.rewards.at(name);
-  return sum / std::max<double>(1, static_cast<double>(samples.size()));
+  double count = 0;
+  for (const ScoredSample& s : samples)
+    if (const double value = s.trajectory.rewards.at(name); std::isfinite(value)) sum += value, count += 1;
+  return sum / std::max(1.0, count);
 }
 constexpr std::string_view kBaselinePrefix = "baseline/";
 
@@ -208,7 +210,7 @@ bool Trainer::resume() {
   if (from) {
     progress_ = load_progress(*from, kCommand, job_.world());
     if (actor_) load_checkpoint(*from, kCommand, *actor_, *optimizer_);
-    if (critic_) critic_->load(*from);
+    if (critic_) critic_->load(*from, progress_.step);
     if (progress_.dataset_fingerprint != train_->dataset().fingerprint())
       throw ValueError(
           *from +

@@ -104,6 +104,14 @@ void Trainer::add_model_rewards(std::vector<ScoredSample>& samples) const {
     Trajectory& t = samples[i].trajectory;
     const double score = scores[0][i];
     t.rewards["reward_model"] = score;
+    if (!std::isfinite(score)) {  // as a reward function's
+      if (recipe_.reward.on_nan != "drop")
+        throw ValueError(
+            fmt::format("reward_model.path = \"{}\" scores {} as {}: reward.on_nan = \"drop\" would leave such rows out",
+                        recipe_.reward_model.path, t.name(), score));
+      t.reward_valid = false;
+      continue;
+    }
     if (rewards_->size() == 0) t.reward = 0, t.reward_valid = true;
     t.reward += recipe_.reward_model.weight * score;
   }
