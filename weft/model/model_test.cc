@@ -73,7 +73,7 @@ TEST(ModelConfig, RefusesWhatItDoesNotSupport) {
       {R"("head_dim": 7)", "head_dim"},
       {R"("partial_rotary_factor": 0.5)", "partial_rotary_factor"},
       {R"("new_feature": true)", "new_feature"},
-      {R"("architectures": ["LlamaForSequenceClassification"])", "LlamaForSequenceClassification"},
+      {R"("architectures": ["LlamaForTokenClassification"])", "LlamaForTokenClassification"},
       {R"("rope_scaling": {"rope_type": "dynamic", "factor": 2.0})", "dynamic"},
   };
   for (const auto& [more, word] : cases) {
