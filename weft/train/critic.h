@@ -62,6 +62,9 @@ class CriticRole {
   int64_t updates_ = 0;
 };
 
+// The reward model's name among a trajectory's rewards.
+inline constexpr const char* kModelReward = "reward_model";
+
 // A reward model: a sequence classifier with one label. The score of a trajectory is that of its last token.
 class RewardModel {
  public:

@@ -200,5 +200,35 @@ TEST_F(CriticTest, ResumeWithoutTheCriticSaysSo) {
   EXPECT_NE(message_of<FileError>([&] { train("run", kPpo, 2); }).find("checkpoints/critic/global_step_1"), std::string::npos);
 }
 
+TEST_F(CriticTest, ACriticOfAnotherStepIsRefused) {
+  std::vector<std::string> more = kPpo;
+  more.push_back("trainer.save_freq=1");
+  train("run", more, 2);
+  const std::string critic = run_file("run", "checkpoints/critic");
+  std::filesystem::remove_all(critic + "/global_step_2");
+  std::filesystem::copy(critic + "/global_step_1", critic + "/global_step_2", std::filesystem::copy_options::recursive);
+  EXPECT_NE(
+      message_of<FileError>([&] { train("run", more, 3); }).find("is the critic of step 1, the actor's checkpoint is of step 2"),
+      std::string::npos);
+}
+
+// As a reward function's: an error, or rows without a reward.
+TEST_F(CriticTest, ANotANumberOfTheRewardModelIsNoReward) {
+  LoadedModel m = load_model(kReward, DType::kF32, "cpu", {}, nullptr, {}, ModelHead::kScore);
+  {
+    at::NoGradGuard guard;
+    m.model->find_parameter("score.weight")->master().fill_(NAN);
+  }
+  const std::string dir = dir_.file("nan");
+  std::filesystem::create_directories(dir);
+  save_model(m, dir);
+  const std::vector<std::string> more = {"reward_model.path=" + dir, "reward.on_nan=stop"};
+  EXPECT_NE(message_of<ValueError>([&] { train("stop", more, 1); }).find("scores"), std::string::npos);
+  train("drop", {more[0], "reward.on_nan=drop"}, 1);
+  const nlohmann::json row = metrics("drop").at(0);
+  EXPECT_EQ(row.at("reward/valid_share").get<double>(), 0);
+  EXPECT_FALSE(row.contains("reward/mean"));
+}
+
 }  // namespace
 }  // namespace weft

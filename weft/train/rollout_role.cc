@@ -45,22 +45,19 @@ std::vector<RefitTensor> refit_tensors(const ModelConfig& config, at::ScalarType
 RolloutRole::RolloutRole(const Recipe& recipe, const ModelConfig& config, at::ScalarType actor_dtype, CausalLM* actor,
                          const Roles& roles, const std::function<std::unique_ptr<Engine>(CausalLM&)>& make_engine)
     : actor_(actor), mesh_(roles.rollout) {
+  const std::string& name = recipe.rollout.dtype;
+  const at::ScalarType dtype = name == "auto" ? actor_dtype : name == "float32" ? at::kFloat : at::kBFloat16;
   if (!roles.world) {
-    const at::ScalarType asked = recipe.rollout.dtype == "auto"      ? actor_dtype
-                                 : recipe.rollout.dtype == "float32" ? at::kFloat
-                                                                     : at::kBFloat16;
-    if (asked != actor_dtype)
+    if (dtype != actor_dtype)
       throw UsageError(
           fmt::format("rollout.dtype = \"{}\": on one rank the rollout runs on the actor's own weights; leave it, or set "
                       "actor.param_dtype",
-                      recipe.rollout.dtype));
+                      name));
     engine_ = make_engine(*actor);
     return;
   }
   const RolePlaces& places = roles.places;
   in_place_ = recipe.refit.mode == "in_place" || (recipe.refit.mode == "auto" && places.colocated());
-  const std::string& name = recipe.rollout.dtype;
-  const at::ScalarType dtype = name == "auto" ? actor_dtype : name == "float32" ? at::kFloat : at::kBFloat16;
   if (mesh_) {
     model_ = std::make_unique<CausalLM>(config, dtype);
     place_for_rollout(*model_, mesh_);
@@ -82,6 +79,7 @@ RolloutRole::RolloutRole(const Recipe& recipe, const ModelConfig& config, at::Sc
   options.verify = recipe.refit.verify;
   refit_ = std::make_unique<Refit>(refit_tensors(config, dtype, places, recipe.actor.sequence_parallel, recipe.actor.plan),
                                    *both_, options);
+  for (const RefitTensor& t : refit_->tensors()) needed_bytes_ += missing_bytes(t, both_->rank());
 }
 
 RolloutShare RolloutRole::share() const {
@@ -92,13 +90,6 @@ RolloutShare RolloutRole::share() const {
 
 void RolloutRole::actor_changes() {
   if (in_place_ && model_) engine_->forbid(kNoWeights);
-}
-
-int64_t RolloutRole::needed_bytes() const {
-  int64_t bytes = 0;
-  if (refit_)
-    for (const RefitTensor& t : refit_->tensors()) bytes += missing_bytes(t, both_->rank());
-  return bytes;
 }
 
 // A second set beside the live one.

@@ -38,9 +38,8 @@ class RolloutRole {
   // where the memory for a second set is not there.
   RefitReport refit(int64_t version);
   int64_t version() const { return version_; }
-  bool in_place() const { return in_place_; }
   // Bytes of the rollout's weights on this rank that it does not hold as the actor's.
-  int64_t needed_bytes() const;
+  int64_t needed_bytes() const { return needed_bytes_; }
 
  private:
   void check_memory() const;
@@ -52,7 +51,7 @@ class RolloutRole {
   std::optional<Communicator> both_;  // the ranks of actor and rollout; none: this rank is neither, or there is one rank
   std::unique_ptr<Refit> refit_;
   bool in_place_ = true;
-  int64_t version_ = -1;
+  int64_t version_ = -1, needed_bytes_ = 0;
 };
 
 }  // namespace weft

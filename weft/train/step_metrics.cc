@@ -1,4 +1,5 @@
 #include "weft/train/step_metrics.h"
+#include "weft/train/critic.h"
 
 #include <sys/resource.h>
 
@@ -8,7 +9,8 @@
 
 namespace weft {
 
-void add_sample_metrics(const std::vector<ScoredSample>& samples, const RewardSet& rewards, const Recipe& recipe, MetricsRow& row) {
+void add_sample_metrics(const std::vector<ScoredSample>& samples, const RewardSet& rewards, const Recipe& recipe,
+                        MetricsRow& row) {
   double n = 0, sum = 0, squares = 0, length = 0, longest = 0, truncated = 0;
   std::map<std::string, std::pair<double, double>> parts;  // sum, count
   for (const ScoredSample& s : samples) {
@@ -26,7 +28,9 @@ void add_sample_metrics(const std::vector<ScoredSample>& samples, const RewardSe
   if (n > 0) row.set("reward/mean", mean);
   if (n > 0) row.set("reward/std", n > 1 ? std::sqrt(std::max(0.0, (squares - n * mean * mean) / (n - 1))) : 0.0);
   row.set("reward/valid_share", n / count);
-  for (const std::string& name : rewards.names()) {
+  std::vector<std::string> names = rewards.names();
+  names.push_back(kModelReward);
+  for (const std::string& name : names) {
     const auto it = parts.find(name);
     if (it != parts.end()) row.set("reward/" + name + "/mean", it->second.first / it->second.second);
   }

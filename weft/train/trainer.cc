@@ -29,16 +29,6 @@ constexpr const char* kValidationDue = "validation_due";
 constexpr std::string_view kMetricPrefix = "metric/";
 // What else a step under way needs: batches of prompts taken from the data, rewards of greedy responses.
 constexpr const char* kBatches = "batches";
-// A reward's name, of the reward model.
-constexpr const char* kModelReward = "reward_model";
-
-double mean_reward(const std::vector<ScoredSample>& samples, const char* name) {
-  double sum = 0;
-  double count = 0;
-  for (const ScoredSample& s : samples)
-    if (const double value = s.trajectory.rewards.at(name); std::isfinite(value)) sum += value, count += 1;
-  return sum / std::max(1.0, count);
-}
 constexpr std::string_view kBaselinePrefix = "baseline/";
 
 }  // namespace
@@ -308,7 +298,6 @@ void Trainer::step() {
       timer.mark("gen", row);
     }
     add_sample_metrics(data.samples, *rewards_, recipe_, row);
-    if (!recipe_.reward_model.path.empty()) row.set("reward/reward_model/mean", mean_reward(data.samples, kModelReward));
     if (!resumed) job_.phase(actor_ != nullptr, [&] { check_step_parity(data); });
     for (const auto& [name, value] : data.carried.entries()) row.set(name, value);
     timer.mark("parity", row);
@@ -388,7 +377,7 @@ void Trainer::save(const StepData* under_way) {
   }
   const TrainerRecipe& t = recipe_.trainer;
   if (critic_) critic_->save(checkpoints(), progress_.step, t.max_ckpt_to_keep, t.resume_from_path);
-  if (critic_ || roles_.world) (void)job_.any(false);  // the actor's comes last: it is the run's
+  if (recipe_.needs_critic()) (void)job_.any(false);  // the actor's comes last: it is the run's
   if (actor_) save_checkpoint(checkpoints(), *actor_, *optimizer_, progress_, t.max_ckpt_to_keep, nullptr, t.resume_from_path);
 }
 

@@ -103,7 +103,7 @@ void Trainer::add_model_rewards(std::vector<ScoredSample>& samples) const {
   for (size_t i = 0; i < samples.size(); ++i) {
     Trajectory& t = samples[i].trajectory;
     const double score = scores[0][i];
-    t.rewards["reward_model"] = score;
+    t.rewards[kModelReward] = score;
     if (!std::isfinite(score)) {  // as a reward function's
       if (recipe_.reward.on_nan != "drop")
         throw ValueError(
