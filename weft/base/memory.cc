@@ -2,10 +2,29 @@
 
 #include <algorithm>
 #include <sstream>
+#include <string_view>
 
 #include "weft/base/cgroup.h"
 
 namespace weft {
+
+std::optional<int64_t> parse_bytes(const std::string& text) {
+  std::istringstream in(text);
+  double value = 0;
+  std::string unit, more;
+  if (!(in >> value) || !(value >= 0) || text[0] == '-' || text[0] == '+') return std::nullopt;
+  in >> unit;
+  if (in >> more) return std::nullopt;
+  double factor = 1;
+  if (!unit.empty() && unit != "B") {
+    static constexpr std::string_view kPrefixes = "kMGT";
+    const size_t power = kPrefixes.find(unit[0] == 'K' ? 'k' : unit[0]);
+    const bool binary = unit.size() == 3 && unit[1] == 'i';
+    if (power == std::string_view::npos || unit.back() != 'B' || (unit.size() != 2 && !binary)) return std::nullopt;
+    for (size_t i = 0; i <= power; ++i) factor *= binary ? 1024 : 1000;
+  }
+  return value * factor < 9e18 ? std::optional(static_cast<int64_t>(value * factor)) : std::nullopt;
+}
 
 int64_t meminfo_available(const std::string& proc_meminfo) {
   std::istringstream lines(proc_meminfo);

@@ -17,6 +17,14 @@ TEST(Memory, WhatTheMachineHas) {
   EXPECT_GT(available_memory(), 0);
 }
 
+TEST(Memory, SizesAreRead) {
+  for (const auto& [text, bytes] : {std::pair<const char*, int64_t>{"12GB", 12'000'000'000}, {"800 MB", 800'000'000}, {"1.5GiB", 1'610'612'736},
+                                    {"4096", 4096}, {"0", 0}, {"3kB", 3000}, {"2KiB", 2048}, {"1TB", 1'000'000'000'000}, {"7 B", 7}})
+    EXPECT_EQ(parse_bytes(text), bytes) << text;
+  for (const char* text : {"", "GB", "-1", "+1", "1G", "1gb", "1XB", "1GiBs", "1 GB x", "1e30", "nan", "1iB", "99999999TB"})
+    EXPECT_EQ(parse_bytes(text), std::nullopt) << text;
+}
+
 TEST(Memory, WhatCgroupsLeave) {
   const fs::path root = fs::temp_directory_path() / "weft_memory_test";
   fs::remove_all(root);

@@ -80,10 +80,15 @@ struct PackedWeight::Impl {
   DType dtype = DType::kF32;
   int64_t experts = 0, n = 0, k = 0, bytes = 0, capacity = 0;
   Memory memory;
+  std::shared_ptr<Arena> arena;  // in place of `memory`
+  void* in_arena = nullptr;
+  int64_t losses = 0;  // of the arena, when they were packed
+  bool packed = false;
 
   int64_t panels() const { return (n + kPanelColumns - 1) / kPanelColumns; }
   int64_t panel_bytes() const { return panel_elements(dtype, k) * dtype_bytes(dtype); }
-  const char* expert(int64_t e) const { return static_cast<const char*>(memory.get()) + e * panels() * panel_bytes(); }
+  char* data() const { return static_cast<char*>(arena ? in_arena : memory.get()); }
+  const char* expert(int64_t e) const { return data() + e * panels() * panel_bytes(); }
 };
 
 namespace {
@@ -226,8 +231,13 @@ void PackedWeight::pack(const void* w, DType dtype, int64_t experts, int64_t n, 
   to.experts = experts;
   to.n = n;
   to.k = k;
-  to.bytes = experts * to.panels() * to.panel_bytes();
-  if (!to.memory || to.bytes > to.capacity || to.bytes < to.capacity / 2) {
+  to.bytes = packed_weight_bytes(dtype, experts, n, k);
+  if (to.arena) {
+    to.arena->require();
+    if (!to.in_arena) to.in_arena = to.arena->allocate(to.capacity = to.bytes);
+    WEFT_CHECK(to.bytes == to.capacity, "panels of {} bytes in an arena's {}", to.bytes, to.capacity);
+    to.losses = to.arena->losses();
+  } else if (!to.memory || to.bytes > to.capacity || to.bytes < to.capacity / 2) {
     to.memory = nullptr;
     to.capacity = 0;
     to.memory = allocate(to.bytes);
@@ -238,7 +248,7 @@ void PackedWeight::pack(const void* w, DType dtype, int64_t experts, int64_t n, 
                [&](int64_t begin, int64_t end) {
                  for (int64_t i = begin; i < end; ++i) {
                    const int64_t row = i % panels * kPanelColumns, source = (i / panels * n + row) * k;
-                   char* panel = static_cast<char*>(to.memory.get()) + i * to.panel_bytes();
+                   char* panel = to.data() + i * to.panel_bytes();
                    const int64_t rows = std::min(kPanelColumns, n - row);
                    if (dtype == DType::kF32)
                      pack_panel(static_cast<const float*>(w) + source, rows, k, reinterpret_cast<float*>(panel));
@@ -246,10 +256,26 @@ void PackedWeight::pack(const void* w, DType dtype, int64_t experts, int64_t n, 
                      pack_panel(static_cast<const bf16*>(w) + source, rows, k, reinterpret_cast<bf16*>(panel));
                  }
                });
+  to.packed = true;
 }
 
-void PackedWeight::clear() { impl_ = std::make_unique<Impl>(); }
-bool PackedWeight::empty() const { return !impl_ || !impl_->memory; }
+int64_t packed_weight_bytes(DType dtype, int64_t experts, int64_t n, int64_t k) {
+  return experts * ((n + kPanelColumns - 1) / kPanelColumns) * panel_elements(dtype, k) * dtype_bytes(dtype);
+}
+
+void PackedWeight::set_arena(std::shared_ptr<Arena> arena) {
+  impl_ = std::make_unique<Impl>();
+  impl_->arena = std::move(arena);
+}
+
+void PackedWeight::clear() {
+  if (impl_ && impl_->arena)
+    impl_->packed = false;  // an arena's memory stays
+  else
+    impl_ = std::make_unique<Impl>();
+}
+
+bool PackedWeight::empty() const { return !impl_ || !impl_->packed || (impl_->arena && impl_->arena->losses() != impl_->losses); }
 Target PackedWeight::packed_for() const { return impl_->target; }
 DType PackedWeight::dtype() const { return impl_->dtype; }
 int64_t PackedWeight::experts() const { return impl_->experts; }
@@ -269,10 +295,11 @@ void gemm_columns(ConstMatrix x, const PackedWeight& w, int64_t first, Matrix y)
 }
 
 void gemm_leaves(ConstMatrix x, const PackedWeight& w, LeafSpan span, Matrix y) {
-  WEFT_CHECK(span.count > 0 && span.first % span.count == 0 && span.first + span.count <= kNumLeaves && kNumLeaves % span.count == 0 &&
-                 x.cols == span.columns(),
+  WEFT_CHECK(span.count > 0 && span.first % span.count == 0 && span.first + span.count <= kNumLeaves &&
+                 kNumLeaves % span.count == 0 && x.cols == span.columns(),
              "{} columns for leaves [{}, {}) of {}", x.cols, span.first, span.first + span.count, span.k);
-  WEFT_CHECK(y.cols == w.n() && y.dtype == DType::kF32, "leaves of {} outputs into {} columns of {}", w.n(), y.cols, dtype_name(y.dtype));
+  WEFT_CHECK(y.cols == w.n() && y.dtype == DType::kF32, "leaves of {} outputs into {} columns of {}", w.n(), y.cols,
+             dtype_name(y.dtype));
   const int64_t offsets[] = {0, x.rows};
   forward(x, w, 0, nullptr, offsets, y, span);
 }

@@ -20,6 +20,7 @@
 #include <memory>
 #include <span>
 
+#include "weft/base/arena.h"
 #include "weft/kernels/matrix.h"
 #include "weft/kernels/target.h"
 
@@ -48,6 +49,9 @@ class PackedWeight {
   PackedWeight(PackedWeight&&) noexcept;
   PackedWeight& operator=(PackedWeight&&) noexcept;
 
+  // Where panels lie from here on, always of one size; without: memory that comes and goes. Its discarding leaves the panels
+  // empty.
+  void set_arena(std::shared_ptr<Arena> arena);
   // w: contiguous [experts, n, k], fp32 or bf16. Reuses memory when the size is the same.
   void pack(const void* w, DType dtype, int64_t experts, int64_t n, int64_t k);
   void clear();
@@ -66,11 +70,14 @@ class PackedWeight {
   std::unique_ptr<Impl> impl_;
 };
 
+// What pack() takes.
+int64_t packed_weight_bytes(DType dtype, int64_t experts, int64_t n, int64_t k);
+
 // y [M, N] = x [M, K] w^T, then + bias [N] (fp32, may be null) after the chain or tree. y fp32 or bf16. w has one expert.
 // gemm_columns: y [M, n] is outputs [first, first + n) of it, first a multiple of 16; the same bits.
 void gemm(ConstMatrix x, const PackedWeight& w, const float* bias, Matrix y, Chain chain = Chain::kSingle);
-// gemm_leaves: x and w are the columns [leaf_begin(k, first), leaf_begin(k, first + count)) of the whole, y [M, N] fp32 is their part of
-// the tree. What the ranks hold, joined by a binary tree, has the bits of kLeaves.
+// gemm_leaves: x and w are the columns [leaf_begin(k, first), leaf_begin(k, first + count)) of the whole, y [M, N] fp32 is their
+// part of the tree. What the ranks hold, joined by a binary tree, has the bits of kLeaves.
 void gemm_leaves(ConstMatrix x, const PackedWeight& w, LeafSpan span, Matrix y);
 void gemm_columns(ConstMatrix x, const PackedWeight& w, int64_t first, Matrix y);
 

@@ -5,6 +5,8 @@
 #include <ATen/ops/empty.h>
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "weft/base/error.h"
 #include "weft/base/math.h"
 #include "weft/base/random.h"
@@ -43,6 +45,23 @@ CausalLM::CausalLM(ModelConfig config, at::ScalarType param_dtype)
 void CausalLM::materialize(const at::Device& device) {
   device_ = device;
   for (nn::Parameter* p : parameters()) p->materialize(device, param_dtype_);
+}
+
+void CausalLM::set_memory(const nn::ParameterMemory& memory) {
+  for (nn::Parameter* p : parameters()) p->set_memory(memory);
+}
+
+int64_t CausalLM::panel_bytes() const {
+  int64_t sum = 0;
+  for (const nn::Parameter* p : parameters()) {
+    // Tables are looked up, not multiplied with.
+    const bool table = (p == embed_tokens_ && head_ != p) || std::find(over_tables_.begin(), over_tables_.end(), p) != over_tables_.end();
+    const std::vector<int64_t>& s = p->compute_shape();
+    if (p->sharded() || table || s.size() < 2) continue;
+    const DType dtype = p->compute_dtype(param_dtype_) == at::kFloat ? DType::kF32 : DType::kBF16;
+    sum += kernels::packed_weight_bytes(dtype, s.size() == 3 ? s[0] : 1, s[s.size() - 2], s.back());
+  }
+  return sum;
 }
 
 nn::AttentionShape CausalLM::attention_shape() const {

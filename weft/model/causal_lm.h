@@ -25,6 +25,10 @@ class CausalLM : public nn::Module {
   // Built without memory; materialize() allocates. `param_dtype` is fp32 or bf16 (docs/numerics.md, rule 7).
   CausalLM(ModelConfig config, at::ScalarType param_dtype);
   void materialize(const at::Device& device);
+  // Before it: where its parameters lie on the CPU.
+  void set_memory(const nn::ParameterMemory& memory);
+  // What all panels take once every parameter has been read; 0 where it is sharded: panels of gathered parameters come and go.
+  int64_t panel_bytes() const;
 
   const ModelConfig& config() const { return config_; }
   at::ScalarType param_dtype() const { return param_dtype_; }

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "weft/base/error.h"
+#include "weft/nn/arena_tensor.h"
 #include "weft/nn/view.h"
 
 namespace weft::nn {
@@ -29,12 +30,21 @@ void Parameter::cut(std::vector<int64_t> local_shape) {
   compute_shape_ = local_shape_ = std::move(local_shape);
 }
 
-void Parameter::freeze(const at::Device& device, at::ScalarType param_dtype, at::Tensor values) {
+void Parameter::set_memory(ParameterMemory memory) {
+  WEFT_CHECK(!materialized(), "{} has memory already", name_);
+  memory_ = std::move(memory);
+  if (memory_.panels && !owner_) packed_.set_arena(memory_.panels);
+}
+
+void Parameter::freeze(const at::Device& device, at::ScalarType param_dtype, at::Tensor values, std::shared_ptr<Arena> arena) {
   WEFT_CHECK(!owner_, "{} is sharded: it cannot be frozen", name_);
   param_dtype_ = compute_dtype(param_dtype);
   trainable_ = false;
   master_ = at::Tensor();
-  if (!values.defined()) values = at::empty(local_shape_, at::TensorOptions().dtype(param_dtype_).device(device));
+  if (values.defined())
+    memory_.weights = std::move(arena);
+  else
+    values = allocate(memory_.weights, param_dtype_, device);
   WEFT_CHECK(values.sizes() == at::IntArrayRef(local_shape_) && values.scalar_type() == param_dtype_, "{}: other values", name_);
   compute_ = std::move(values);
   packed_.clear();
@@ -48,17 +58,25 @@ void Parameter::set_gathered(at::Tensor full) {
 at::Tensor Parameter::take_full_grad() { return std::exchange(full_grad_, at::Tensor()); }
 
 const at::Tensor& Parameter::compute() {
-  if (!owner_) return compute_;
+  if (!owner_) {
+    require_weights();
+    return compute_;
+  }
   if (!gathered_.defined()) owner_->gather(*this);
   WEFT_CHECK(gathered_.defined(), "{} was not gathered", name_);
   return gathered_;
 }
 
+at::Tensor Parameter::allocate(const std::shared_ptr<Arena>& arena, at::ScalarType dtype, const at::Device& device) const {
+  if (device.is_cpu()) return arena_tensor(arena, local_shape_, dtype);
+  return at::empty(local_shape_, at::TensorOptions().dtype(dtype).device(device));
+}
+
 void Parameter::materialize(const at::Device& device, at::ScalarType param_dtype) {
   at::NoGradGuard guard;
   param_dtype_ = compute_dtype(param_dtype);
-  master_ = at::empty(local_shape_, at::TensorOptions().dtype(at::kFloat).device(device));
-  compute_ = param_dtype_ == at::kFloat ? master_ : at::empty(local_shape_, at::TensorOptions().dtype(param_dtype_).device(device));
+  master_ = allocate(memory_.weights, at::kFloat, device);
+  compute_ = param_dtype_ == at::kFloat ? master_ : allocate(memory_.weights, param_dtype_, device);
 }
 
 void Parameter::updated() {
@@ -83,13 +101,18 @@ const kernels::PackedWeight& Parameter::packed() {
 }
 
 at::Tensor& Parameter::mutable_grad() {
-  if (!grad_.defined()) grad_ = at::zeros(local_shape_, at::TensorOptions().dtype(at::kFloat).device(master_.device()));
+  if (memory_.gradients) memory_.gradients->require();
+  if (!grad_.defined()) {
+    grad_ = allocate(memory_.gradients, at::kFloat, master_.device());
+    grad_.zero_();
+  }
   return grad_;
 }
 
 at::Tensor& Parameter::full_grad() {
   if (!owner_) return mutable_grad();
-  if (!full_grad_.defined()) full_grad_ = at::zeros(compute_shape_, at::TensorOptions().dtype(at::kFloat).device(master_.device()));
+  if (!full_grad_.defined())
+    full_grad_ = at::zeros(compute_shape_, at::TensorOptions().dtype(at::kFloat).device(master_.device()));
   return full_grad_;
 }
 
@@ -106,7 +129,7 @@ void Parameter::add_grad(const at::Tensor& g) {
 }
 
 void Parameter::zero_grad() {
-  if (grad_.defined()) grad_.zero_();
+  if (grad_.defined()) mutable_grad().zero_();
 }
 
 void Parameter::notify_grad() {

@@ -21,6 +21,7 @@ class ParameterShard final : public ShardedTensor {
   at::Tensor local() override {
     if (!p_.materialized())
       throw ValueError(fmt::format("{} has no memory: materialize the model before its first forward", p_.name()));
+    p_.require_weights();
     return p_.local_compute();
   }
   at::Tensor buffer() override { return at::empty(p_.compute_shape(), p_.local_compute().options()); }

@@ -125,6 +125,7 @@ Engine::~Engine() = default;
 
 void Engine::check_allowed() const {
   if (!forbidden_.empty()) throw ValueError(forbidden_);
+  cache_.arena().require();
 }
 
 void Engine::add(GenerationRequest request) {
@@ -162,9 +163,32 @@ void Engine::abort(RequestId id) {
   live_.erase(id);
 }
 
+void Engine::abort_all() {
+  while (!live_.empty()) {
+    const RequestId id = live_.begin()->first;
+    while (live_.count(id) > 0 && !live_.at(id)->samples.empty())
+      finish(*live_.at(id), live_.at(id)->samples.begin()->first, "abort");
+    abort(id);
+  }
+}
+
 void Engine::weights_changed(int64_t version) {
   config_.weight_version = version;
+  if (config_.running == RunningRequests::kPause) scheduler_.recompute_all();
+  if (config_.running == RunningRequests::kAbort) abort_all();
+}
+
+void Engine::sleep(const std::string& store_dir) {
+  if (!cache_.arena().has_memory()) return;
+  if (config_.running == RunningRequests::kAbort) abort_all();
+  if (config_.running == RunningRequests::kKeep && !scheduler_.idle()) return cache_.arena().store(store_dir);
   scheduler_.recompute_all();
+  cache_.arena().discard();
+}
+
+void Engine::wake() {
+  cache_.arena().wake();
+  cache_.arena().filled();  // what was lost is nobody's, or is recomputed
 }
 
 bool Engine::any(bool mine) const {

@@ -25,6 +25,13 @@
 
 namespace weft {
 
+// What becomes of running requests when the weights change, or the cache goes to sleep.
+enum class RunningRequests {
+  kPause,  // they go on afterwards; their keys are recomputed, with the weights of then
+  kKeep,   // they go on afterwards with the keys that they have, of older weights
+  kAbort,  // what they have is given as finished, with reason "abort"; those that wait are dropped
+};
+
 struct EngineConfig {
   int64_t max_num_seqs = 256;
   int64_t max_num_batched_tokens = 8192;
@@ -34,6 +41,7 @@ struct EngineConfig {
   std::vector<int32_t> end_ids = {};  // the union of config.json's, generation_config.json's and the tokenizer's
   bool record_routing = false;        // R3
   int64_t weight_version = 0;
+  RunningRequests running = RunningRequests::kPause;
 };
 
 struct GenerationRequest {
@@ -78,10 +86,16 @@ class Engine {
   int64_t tokens_generated() const { return tokens_generated_; }
   int64_t rows_computed() const { return rows_computed_; }
   int64_t kv_cache_bytes() const { return cache_.bytes(); }
+  const Arena& kv_cache_arena() const { return cache_.arena(); }
   const EngineConfig& config() const { return config_; }
-  // The model's weights are others now. Running requests go on: their keys are recomputed with the new weights, recorded routes of
-  // what they have fed are those of the new keys, and each token's span keeps the version that drew it. Collective as step().
+  // The model's weights are others now. Running requests as config().running says: where their keys are recomputed, recorded
+  // routes of what they have fed are those of the new keys. Each token's span keeps the version that drew it. Collective as
+  // step().
   void weights_changed(int64_t version);
+  // The cache's memory goes back to the system until wake(); until then add() and step() are a ValueError. Running requests as
+  // config().running says; kKeep keeps the cache in a file in `store_dir` (SystemError: nothing has changed then).
+  void sleep(const std::string& store_dir);
+  void wake();
   // Until allow(), add() and step() are a ValueError that says why: there are no weights, or no memory, to generate with.
   void forbid(std::string why) { forbidden_ = std::move(why); }
   void allow() { forbidden_.clear(); }
@@ -92,6 +106,7 @@ class Engine {
   struct Sample;
   struct Draw;  // one token to draw
   void check_allowed() const;
+  void abort_all();  // with what they have as finished
   void run(const StepPlan& plan, bool forward_elsewhere);
   void forward(const StepPlan& plan);
   void draw(std::vector<Draw>& draws);

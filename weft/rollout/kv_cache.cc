@@ -1,8 +1,5 @@
 #include "weft/rollout/kv_cache.h"
 
-#include <sys/mman.h>
-
-#include <cerrno>
 #include <cstring>
 
 #include "weft/base/error.h"
@@ -10,22 +7,15 @@
 namespace weft {
 
 KvCache::KvCache(kernels::KvShape shape, int64_t num_layers, int64_t num_blocks)
-    : shape_(shape), num_layers_(num_layers), num_blocks_(num_blocks), arena_bytes_(shape.block_bytes() * num_blocks) {
-  for (int64_t i = 0; i < num_layers; ++i) {
-    void* p = mmap(nullptr, static_cast<size_t>(arena_bytes_), PROT_READ | PROT_WRITE,
-                   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (p == MAP_FAILED) {
-      const int error = errno;
-      for (void* q : layers_) munmap(q, static_cast<size_t>(arena_bytes_));
-      throw SystemError(fmt::format("key/value cache: cannot map {} bytes for layer {}: {}. Lower rollout.kv_cache_tokens",
-                                    arena_bytes_, i, std::strerror(error)));
-    }
-    layers_.push_back(p);
+    : shape_(shape),
+      num_layers_(num_layers),
+      num_blocks_(num_blocks),
+      arena_(std::make_shared<Arena>("rollout.kv_cache", /*huge_pages=*/false)) {
+  try {
+    for (int64_t i = 0; i < num_layers; ++i) layers_.push_back(arena_->allocate(shape.block_bytes() * num_blocks));
+  } catch (const SystemError& e) {
+    throw SystemError(fmt::format("{}. Lower rollout.kv_cache_tokens", e.what()));
   }
-}
-
-KvCache::~KvCache() {
-  for (void* p : layers_) munmap(p, static_cast<size_t>(arena_bytes_));
 }
 
 void KvCache::copy_block(int32_t from, int32_t to) {

@@ -93,15 +93,16 @@ ScoreOutput score_backward(CausalLM& model, std::span<const Trajectory* const> t
   return run(model, trajectories, recompute, &loss);
 }
 
-CriticRole::CriticRole(const Recipe& recipe, const Registry& registry, std::shared_ptr<const RankMesh> mesh, int64_t steps)
+CriticRole::CriticRole(const Recipe& recipe, const Registry& registry, std::shared_ptr<const RankMesh> mesh, int64_t steps,
+                       const ModelArenas& memory)
     : recipe_(recipe),
       ranks_(mesh),
       model_(load_model(recipe.critic.path, dtype_of(recipe), recipe.trainer.device, registry.families, mesh, {},
-                        ModelHead::kFreshScore)) {
+                        ModelHead::kFreshScore, memory.parameters)) {
   const int64_t minis = (recipe.data.train_batch_size + recipe.actor.mini_batch_size - 1) / recipe.actor.mini_batch_size;
   optimizer_ =
       std::make_unique<Optimizer>(model_.model->parameters(), recipe.critic.optim, steps * minis * recipe.critic.ppo_epochs,
-                                  [this](std::vector<double>& sums) { ranks_.sum_over_shards(sums); });
+                                  [this](std::vector<double>& sums) { ranks_.sum_over_shards(sums); }, memory.optimizer);
 }
 
 std::vector<std::vector<float>> CriticRole::values(const std::vector<const Trajectory*>& trajectories) {
@@ -176,11 +177,12 @@ void CriticRole::load(const std::string& actor_checkpoint, int64_t step) {
   updates_ = p.updates;
 }
 
-RewardModel::RewardModel(const Recipe& recipe, const Registry& registry, std::shared_ptr<const RankMesh> mesh)
+RewardModel::RewardModel(const Recipe& recipe, const Registry& registry, std::shared_ptr<const RankMesh> mesh,
+                         const ModelArenas& memory)
     : recipe_(recipe),
       ranks_(mesh),
       model_(load_model(recipe.reward_model.path, dtype_of(recipe), recipe.trainer.device, registry.families, mesh, {},
-                        ModelHead::kScore)) {
+                        ModelHead::kScore, memory.parameters)) {
   for (nn::Parameter* p : model_.model->parameters()) p->set_trainable(false);
 }
 

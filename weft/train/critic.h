@@ -16,6 +16,7 @@
 #include "weft/train/optimizer.h"
 #include "weft/train/recipe.h"
 #include "weft/train/registry.h"
+#include "weft/train/role_memory.h"
 #include "weft/train/step_data.h"
 #include "weft/train/train_state.h"
 
@@ -37,8 +38,9 @@ inline constexpr const char* kCriticMetrics[] = {"critic/vf_loss", "critic/vf_cl
 
 class CriticRole {
  public:
-  // On the critic's ranks, which make the same calls. `mesh` null: one rank. `updates`: of the whole run.
-  CriticRole(const Recipe& recipe, const Registry& registry, std::shared_ptr<const RankMesh> mesh, int64_t steps);
+  // On the critic's ranks, which make the same calls. `mesh` null: one rank. `steps`: of the whole run.
+  CriticRole(const Recipe& recipe, const Registry& registry, std::shared_ptr<const RankMesh> mesh, int64_t steps,
+             const ModelArenas& memory = {});
 
   // [trajectory][response]; the same on all ranks.
   std::vector<std::vector<float>> values(const std::vector<const Trajectory*>& trajectories);
@@ -53,6 +55,7 @@ class CriticRole {
   // Of the actor's checkpoint of that name and step. FileError where there is none.
   void load(const std::string& actor_checkpoint, int64_t step);
   int64_t vocab_size() const { return model_.config.vocab_size; }
+  const CausalLM& model() const { return *model_.model; }
 
  private:
   const Recipe& recipe_;
@@ -68,11 +71,12 @@ inline constexpr const char* kModelReward = "reward_model";
 // A reward model: a sequence classifier with one label. The score of a trajectory is that of its last token.
 class RewardModel {
  public:
-  RewardModel(const Recipe& recipe, const Registry& registry, std::shared_ptr<const RankMesh> mesh);
+  RewardModel(const Recipe& recipe, const Registry& registry, std::shared_ptr<const RankMesh> mesh, const ModelArenas& memory = {});
   // One score a trajectory; the same on all ranks of the role, which make the same calls.
   std::vector<float> scores(const std::vector<const Trajectory*>& trajectories);
   int64_t vocab_size() const { return model_.config.vocab_size; }
   const std::string& dir() const { return model_.dir; }
+  const CausalLM& model() const { return *model_.model; }
 
  private:
   const Recipe& recipe_;

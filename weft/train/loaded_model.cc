@@ -37,7 +37,7 @@ at::ScalarType scalar_of(DType dtype, const std::string& where) {
 
 LoadedModel build(const std::string& dir, std::optional<DType> param_dtype, const std::string& device,
                   const std::vector<Family>& extra, std::shared_ptr<const RankMesh> mesh, const std::vector<std::string>& plan,
-                  ModelHead head = ModelHead::kVocabulary) {
+                  ModelHead head, const nn::ParameterMemory& memory) {
   LoadedModel m{read_model_files(dir, extra, head), {}, {}, {}, {}, {}};
   m.entries = weight_map(m.config);
   if (m.config.tied && !m.config.score_head) m.tied_head = tied_head(m.config);
@@ -49,6 +49,7 @@ LoadedModel build(const std::string& dir, std::optional<DType> param_dtype, cons
     const std::vector<nn::Parameter*> all = m.model->parameters();
     (void)plan_of(m.model->config(), ParallelDims{}, false, plan, {all.begin(), all.end()});
   }
+  m.model->set_memory(memory);
   m.model->materialize(parse_device(device));
   return m;
 }
@@ -70,8 +71,8 @@ ModelFiles read_model_files(const std::string& path_or_hub_id, const std::vector
 
 LoadedModel load_model(const std::string& path_or_hub_id, std::optional<DType> param_dtype, const std::string& device,
                        const std::vector<Family>& extra_families, std::shared_ptr<const RankMesh> mesh,
-                       const std::vector<std::string>& plan, ModelHead head) {
-  LoadedModel m = build(path_or_hub_id, param_dtype, device, extra_families, std::move(mesh), plan, head);
+                       const std::vector<std::string>& plan, ModelHead head, const nn::ParameterMemory& memory) {
+  LoadedModel m = build(path_or_hub_id, param_dtype, device, extra_families, std::move(mesh), plan, head, memory);
   const Checkpoint disk(m.dir);
   OtherHead other;
   if (head == ModelHead::kFreshScore) other = {{"lm_head.weight"}, {kScore}};
@@ -92,8 +93,8 @@ LoadedModel load_model(const std::string& path_or_hub_id, std::optional<DType> p
 
 LoadedModel create_model(const std::string& dir, DType param_dtype, DType disk_dtype, uint64_t seed, const std::string& device,
                          const std::vector<Family>& extra_families, std::shared_ptr<const RankMesh> mesh,
-                         const std::vector<std::string>& plan) {
-  LoadedModel m = build(dir, param_dtype, device, extra_families, std::move(mesh), plan);
+                         const std::vector<std::string>& plan, const nn::ParameterMemory& memory) {
+  LoadedModel m = build(dir, param_dtype, device, extra_families, std::move(mesh), plan, ModelHead::kVocabulary, memory);
   m.manifest = fresh_manifest(m.entries, disk_dtype);
   init_weights(*m.model, seed);
   return m;

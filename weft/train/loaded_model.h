@@ -42,12 +42,14 @@ struct LoadedModel : ModelFiles {
 // (parallelize.h).
 LoadedModel load_model(const std::string& path_or_hub_id, std::optional<DType> param_dtype, const std::string& device = "cpu",
                        const std::vector<Family>& extra_families = {}, std::shared_ptr<const RankMesh> mesh = nullptr,
-                       const std::vector<std::string>& plan = {}, ModelHead head = ModelHead::kVocabulary);
+                       const std::vector<std::string>& plan = {}, ModelHead head = ModelHead::kVocabulary,
+                       const nn::ParameterMemory& memory = {});
 
 // The same without weights on disk: config.json only, initialised from `seed`; written back in `disk_dtype`.
 LoadedModel create_model(const std::string& dir, DType param_dtype, DType disk_dtype, uint64_t seed,
                          const std::string& device = "cpu", const std::vector<Family>& extra_families = {},
-                         std::shared_ptr<const RankMesh> mesh = nullptr, const std::vector<std::string>& plan = {});
+                         std::shared_ptr<const RankMesh> mesh = nullptr, const std::vector<std::string>& plan = {},
+                         const nn::ParameterMemory& memory = {});
 
 // What load_model would refuse about this mesh, from config.json alone, before any rank starts. UsageError.
 void check_model_on_mesh(const std::string& path_or_hub_id, const std::vector<Family>& extra_families, const ParallelDims& dims,

@@ -14,6 +14,7 @@
 #include "weft/base/threads.h"
 #include "weft/base/trace.h"
 #include "weft/kernels/optimizer.h"
+#include "weft/nn/arena_tensor.h"
 #include "weft/parallel/fully_shard.h"
 
 namespace weft {
@@ -29,10 +30,16 @@ double learning_rate_factor(const std::string& type, int64_t step, int64_t warmu
 }
 
 Optimizer::Optimizer(std::vector<nn::Parameter*> parameters, OptimRecipe recipe, int64_t total_updates,
-                     SumOverShards sum_over_shards)
-    : recipe_(std::move(recipe)), sum_over_shards_(std::move(sum_over_shards)), total_updates_(total_updates) {
+                     SumOverShards sum_over_shards, std::shared_ptr<Arena> memory)
+    : memory_(std::move(memory)),
+      recipe_(std::move(recipe)),
+      sum_over_shards_(std::move(sum_over_shards)),
+      total_updates_(total_updates) {
+  const auto zeros = [&](const nn::Parameter& p) {
+    return memory_ && p.master().is_cpu() ? nn::arena_tensor(memory_, p.local_shape(), at::kFloat) : at::zeros_like(p.master());
+  };
   for (nn::Parameter* p : parameters)
-    if (p->trainable()) slots_.push_back({p, at::zeros_like(p->master()), at::zeros_like(p->master())});
+    if (p->trainable()) slots_.push_back({p, zeros(*p), zeros(*p)});
 }
 
 double Optimizer::grad_norm() {
@@ -64,6 +71,7 @@ double Optimizer::next_lr() const {
 
 double Optimizer::update(double norm) {
   const TraceSpan span("optimizer");
+  require_awake();
   at::NoGradGuard guard;
   kernels::AdamWStep step;
   step.lr = next_lr();

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -22,7 +23,9 @@ class Optimizer {
   // Frozen parameters are left out. Decay applies to parameters of two and more dims. Where parameters are sharded, `sum_over_shards`
   // replaces numbers, one a parameter, by their sums over the ranks that share the parameters.
   using SumOverShards = std::function<void(std::vector<double>&)>;
-  Optimizer(std::vector<nn::Parameter*> parameters, OptimRecipe recipe, int64_t total_updates, SumOverShards sum_over_shards = {});
+  // Moments lie in `memory` (null: libtorch's): while it sleeps, reading them is a ValueError.
+  Optimizer(std::vector<nn::Parameter*> parameters, OptimRecipe recipe, int64_t total_updates, SumOverShards sum_over_shards = {},
+            std::shared_ptr<Arena> memory = {});
 
   // sqrt of the sum of squares of all gradients, in double; a parameter without a gradient counts as zero. Throws ValueError when it is
   // not finite, naming the first parameter at fault: nothing has been updated then. The same bits on every rank.
@@ -39,11 +42,19 @@ class Optimizer {
     nn::Parameter* parameter;
     at::Tensor m, v;
   };
-  const std::vector<Slot>& slots() const { return slots_; }
+  const std::vector<Slot>& slots() const {
+    require_awake();
+    return slots_;
+  }
   void set_updates(int64_t n) { updates_ = n; }
 
  private:
+  void require_awake() const {
+    if (memory_) memory_->require();
+  }
+
   std::vector<Slot> slots_;
+  std::shared_ptr<Arena> memory_;
   OptimRecipe recipe_;
   SumOverShards sum_over_shards_;
   int64_t total_updates_, updates_ = 0;

@@ -62,6 +62,10 @@ void visit_rollout(ConfigFields& f, RolloutRecipe& r) {
         "Size of the KV cache [tokens]; 0: enough for max_num_seqs full sequences, within the memory there is.")
       .range(0, kMaxCount);
   f.add("rollout.block_size", r.block_size, "Tokens of a KV block; divides 64 [tokens].").range(1, 64);
+  f.add("rollout.running", r.running,
+        "Requests that run when the weights change: pause (they go on, their keys recomputed), keep (they go on with the old keys), "
+        "abort (they end with what they have). `weft train` has none between its steps.")
+      .one_of({"pause", "keep", "abort"});
   f.add("rollout.val_kwargs.n", r.val_kwargs.n, "Validation: responses of each prompt, for mean@n [responses].").range(1, 65536);
   f.add("rollout.val_kwargs.temperature", r.val_kwargs.temperature, "Validation: temperature; 0 is greedy.").range(0, 100);
   f.add("rollout.val_kwargs.top_p", r.val_kwargs.top_p, "Validation: top_p.").range(0, 1);
@@ -265,6 +269,10 @@ void Recipe::visit(ConfigFields& f) {
   f.add("refit.watermark_mb", refit.watermark_mb, "Bytes in flight beyond the rollout's weights, on each rank [MB].")
       .range(1, 1e6);
   f.add("refit.verify", refit.verify, "Compare hashes of every tensor before and after.");
+  f.add("memory.limit", memory.limit,
+        "What roles may keep in a process's memory at once (\"12GB\", \"800MB\"), activations aside: what a phase of a step does not need "
+        "sleeps. Empty: nothing sleeps.");
+  f.add("memory.store_dir", memory.store_dir, "Where sleeping weights and moments are kept, on a local disk; empty: the run's directory.");
   f.add("teacher.path", teacher_path, "Frozen teacher with the same tokenizer, for on-policy distillation; none: off.");
   f.add("sft.max_length", sft.max_length, "Longest row [tokens]; a longer one is an error.").range(2, kMaxInt32);
   f.add("sft.completion_only_loss", sft.completion_only_loss, "Learn completions and assistant turns only; false: every token.");
@@ -313,6 +321,7 @@ void resolve_recipe(Recipe& recipe, const std::string& path) {
     std::string stem = std::filesystem::path(path).stem().string();
     recipe.trainer.run_name = stem.empty() ? "run" : stem;
   }
+  if (recipe.memory.store_dir.empty()) recipe.memory.store_dir = recipe.run_dir() + "/asleep";
 }
 
 std::string print_recipe(const Recipe& recipe) {

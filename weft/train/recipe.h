@@ -64,6 +64,7 @@ struct RolloutRecipe {
   int64_t max_num_seqs = 256, max_num_batched_tokens = 8192;
   int64_t kv_cache_tokens = 0;
   int64_t block_size = 16;
+  std::string running = "pause";
   ValSamplingRecipe val_kwargs;
 };
 
@@ -183,6 +184,11 @@ struct RefitRecipe {
   bool verify = true;
 };
 
+struct MemoryRecipe {
+  std::string limit;      // of a process; empty: none
+  std::string store_dir;  // resolved: in the run's directory
+};
+
 struct SftRecipe {
   int64_t max_length = 1024;
   bool completion_only_loss = true;
@@ -223,6 +229,7 @@ struct Recipe {
   CriticRecipe critic;
   RewardModelRecipe reward_model;
   RefitRecipe refit;
+  MemoryRecipe memory;
   SftRecipe sft;
   TrainerRecipe trainer;
   CommRecipe comm;

@@ -6,6 +6,7 @@
 #include <tuple>
 
 #include "weft/base/error.h"
+#include "weft/base/memory.h"
 #include "weft/base/threads.h"
 #include "weft/mesh/sharding_plan.h"
 #include "weft/rl/advantage.h"
@@ -77,6 +78,11 @@ void validate_common(const Recipe& r) {
       if (file.ends_with(".parquet"))
         refuse(fmt::format("{} is Parquet; turn it into JSONL with tools/to_jsonl.py {} > FILE.jsonl", file, file));
     }
+  if (!r.memory.limit.empty()) {
+    if (!parse_bytes(r.memory.limit))
+      refuse(fmt::format("memory.limit = \"{}\" is no size: \"12GB\", \"800MB\", \"1.5GiB\"", r.memory.limit));
+    if (r.trainer.device != "cpu") refuse("memory.limit is for memory of the CPU: leave it out with trainer.device = \"cuda\"");
+  }
   if ((r.trainer.resume_mode == "resume_path") == r.trainer.resume_from_path.empty())
     refuse("trainer.resume_mode = \"resume_path\" and trainer.resume_from_path belong together: give both or neither");
   (void)parse_logit_bias(r.rollout.logit_bias);

@@ -153,7 +153,11 @@ void add_charts(const MetricsHistory& history, Charts* charts) {
                       : "largest |trainer - rollout| log-prob",
                 {{"parity/max_abs_diff", "difference"}});
   charts->lines("Learning rate", "", {{"actor/lr", "lr"}});
-  charts->add(stacked_chart("Time per phase", "seconds a step", charts->with_prefix("timing_s/", {"timing_s/step"})));
+  charts->lines("Time to sleep and wake", "seconds a step, part of the phases' times", {{"timing_s/sleep_wake", "seconds"}});
+  charts->add(stacked_chart("Time per phase", "seconds a step",
+                            charts->with_prefix("timing_s/", {"timing_s/step", "timing_s/sleep_wake"})));
+  if (const auto memory = charts->with_prefix("memory/peak_mb/"); !memory.empty())
+    charts->add(line_chart("Memory by phase", "MB of the roles' arenas, largest process", memory));
   charts->lines("Throughput", "tokens/s", {{"perf/throughput", "tokens/s"}});
   charts->add(expert_load(charts));
 }

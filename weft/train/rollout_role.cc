@@ -9,6 +9,7 @@
 #include "weft/base/error.h"
 #include "weft/base/memory.h"
 #include "weft/model/parallelize.h"
+#include "weft/nn/arena_tensor.h"
 #include "weft/nn/view.h"
 #include "weft/parallel/fully_shard.h"
 
@@ -43,8 +44,9 @@ std::vector<RefitTensor> refit_tensors(const ModelConfig& config, at::ScalarType
 }
 
 RolloutRole::RolloutRole(const Recipe& recipe, const ModelConfig& config, at::ScalarType actor_dtype, CausalLM* actor,
-                         const Roles& roles, const std::function<std::unique_ptr<Engine>(CausalLM&)>& make_engine)
-    : actor_(actor), mesh_(roles.rollout) {
+                         const Roles& roles, const std::function<std::unique_ptr<Engine>(CausalLM&)>& make_engine,
+                         const RolloutArenas& memory)
+    : actor_(actor), mesh_(roles.rollout), memory_(memory) {
   const std::string& name = recipe.rollout.dtype;
   const at::ScalarType dtype = name == "auto" ? actor_dtype : name == "float32" ? at::kFloat : at::kBFloat16;
   if (!roles.world) {
@@ -54,6 +56,7 @@ RolloutRole::RolloutRole(const Recipe& recipe, const ModelConfig& config, at::Sc
                       "actor.param_dtype",
                       name));
     engine_ = make_engine(*actor);
+    shares_ = true;
     return;
   }
   const RolePlaces& places = roles.places;
@@ -61,12 +64,24 @@ RolloutRole::RolloutRole(const Recipe& recipe, const ModelConfig& config, at::Sc
   if (mesh_) {
     model_ = std::make_unique<CausalLM>(config, dtype);
     place_for_rollout(*model_, mesh_);
-    for (nn::Parameter* p : model_->parameters()) {
-      // In the memory of the actor, where both have the same part in the same type and the rollout may lose it.
+    model_->set_memory({memory.weights, memory.panels, nullptr});
+    // In the memory of the actor, where both have the same part in the same type and the rollout may lose it.
+    const auto equal = [&](const nn::Parameter* p) {
       const nn::Parameter* trained = actor ? actor->find_parameter(p->name()) : nullptr;
-      const bool shared = in_place_ && trained && trained->local_compute().scalar_type() == p->compute_dtype(dtype) &&
-                          rollout_layout(config, mesh_->dims, *p).boxes(mesh_->rank()) == local_boxes(*trained);
-      p->freeze(at::kCPU, dtype, shared ? trained->local_compute() : at::Tensor());
+      return in_place_ && trained && trained->local_compute().scalar_type() == p->compute_dtype(dtype) &&
+             rollout_layout(config, mesh_->dims, *p).boxes(mesh_->rank()) == local_boxes(*trained);
+    };
+    const std::vector<nn::Parameter*> all = model_->parameters();
+    int64_t share = !memory.sleeps || std::all_of(all.begin(), all.end(), equal);
+    // What sleeps in a phase is the same on all ranks.
+    if (memory.sleeps) mesh_->world.all_reduce(&share, &share, 1, DType::kI64, ReduceOp::kMin, "refit").wait();
+    for (nn::Parameter* p : all) {
+      const bool shared = share != 0 && equal(p);
+      shares_ = shares_ || shared;
+      if (shared)
+        p->freeze(at::kCPU, dtype, actor->find_parameter(p->name())->local_compute(), memory.actor_weights);
+      else
+        p->freeze(at::kCPU, dtype);
     }
     engine_ = make_engine(*model_);
     engine_->forbid(kNoWeights);
@@ -96,7 +111,7 @@ void RolloutRole::actor_changes() {
 void RolloutRole::check_memory() const {
   double bytes = 0;
   if (model_)
-    for (nn::Parameter* p : model_->parameters()) bytes += static_cast<double>(p->compute().nbytes());
+    for (nn::Parameter* p : model_->parameters()) bytes += static_cast<double>(p->local_compute().nbytes());
   // Ranks of one process share what there is.
   const double ranks = both_->shares_memory() ? both_->size() : 1;
   double missing = bytes * ranks - static_cast<double>(available_memory());
@@ -114,29 +129,39 @@ RefitReport RolloutRole::refit(int64_t version) {
     at::NoGradGuard guard;
     if (!in_place_) check_memory();
     std::vector<TensorPart> sources, destinations;
-    std::vector<at::Tensor> fresh;
+    const bool beside = !in_place_ && model_;
+    if (beside && memory_.other_weights) memory_.other_weights->wake();
     for (const RefitTensor& t : refit_->tensors()) {
       // Of the type that travels, where the actor has it rounded already.
       const nn::Parameter* trained = actor_ ? actor_->find_parameter(t.name) : nullptr;
+      if (trained) trained->require_weights();
       const bool rounded = trained && nn::dtype_of(trained->local_compute()) == t.dtype;
       sources.push_back(trained ? part_of(rounded ? trained->local_compute() : trained->master())
                                 : TensorPart{nullptr, t.dtype, {}});
       nn::Parameter* p = model_ ? model_->find_parameter(t.name) : nullptr;
-      if (p && !in_place_) fresh.push_back(at::empty(p->local_shape(), p->compute().options()));
-      destinations.push_back(p ? part_of(in_place_ ? p->compute() : fresh.back()) : TensorPart{nullptr, t.dtype, {}});
+      const size_t i = destinations.size();
+      if (beside && spare_.size() == i)
+        spare_.push_back(nn::arena_tensor(memory_.other_weights, p->local_shape(), p->local_compute().scalar_type()));
+      destinations.push_back(p ? part_of(beside ? spare_[i] : p->local_compute()) : TensorPart{nullptr, t.dtype, {}});
     }
     if (in_place_ && engine_) engine_->forbid(kNoWeights);
     report = refit_->run(sources, destinations);
-    if (model_) {
-      size_t i = 0;
-      for (const RefitTensor& t : refit_->tensors()) {
-        nn::Parameter* p = model_->find_parameter(t.name);
-        if (in_place_)
-          p->rewritten();
-        else
-          p->freeze(at::kCPU, model_->param_dtype(), std::move(fresh[i++]));
+    if (beside) std::swap(memory_.weights, memory_.other_weights);
+    for (size_t i = 0; model_ && i < refit_->tensors().size(); ++i) {
+      nn::Parameter* p = model_->find_parameter(refit_->tensors()[i].name);
+      if (!beside) {
+        p->rewritten();
+        continue;
       }
+      const at::Tensor old = p->local_compute();
+      p->freeze(at::kCPU, model_->param_dtype(), std::move(spare_[i]), memory_.weights);
+      spare_[i] = old;
     }
+    if (beside && memory_.other_weights)
+      memory_.other_weights->discard();
+    else
+      spare_.clear();
+    if (model_ && memory_.weights) memory_.weights->filled();
   }
   version_ = version;
   if (engine_) {

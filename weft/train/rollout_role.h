@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "weft/refit/refit.h"
 #include "weft/rollout/engine.h"
@@ -19,16 +20,30 @@ namespace weft {
 std::vector<RefitTensor> refit_tensors(const ModelConfig& config, at::ScalarType rollout_dtype, const RolePlaces& places,
                                        bool sequence_parallel, const std::vector<std::string>& actor_plan);
 
+// Where its weights lie; null: libtorch's memory.
+struct RolloutArenas {
+  std::shared_ptr<Arena> weights, other_weights;  // taken in turn by transactional refits
+  std::shared_ptr<Arena> panels;
+  std::shared_ptr<Arena> actor_weights;  // of the actor
+  bool sleeps = false;                   // the actor's sleep while it generates, unless all of the rollout's are the actor's
+};
+
 class RolloutRole {
  public:
   // Every rank of the job makes it and makes the same calls. `actor`: this rank's part of the model; null where it has none.
   // `make_engine` makes the engine on a model. On one rank the engine runs on the actor's own model, and refits do nothing.
   RolloutRole(const Recipe& recipe, const ModelConfig& config, at::ScalarType actor_dtype, CausalLM* actor, const Roles& roles,
-              const std::function<std::unique_ptr<Engine>(CausalLM&)>& make_engine);
+              const std::function<std::unique_ptr<Engine>(CausalLM&)>& make_engine, const RolloutArenas& memory = {});
 
   // Null where the rank is not of the rollout.
   Engine* engine() const { return engine_.get(); }
   RolloutShare share() const;
+  const CausalLM* model() const { return model_.get(); }  // its own; null on one rank
+  bool shares_actor_weights() const { return shares_; }
+  bool transactional() const { return model_ && !in_place_; }
+  // What the engine reads, and what a transactional refit writes next. Null: libtorch's memory.
+  Arena* weights() const { return memory_.weights.get(); }
+  Arena* other_weights() const { return memory_.other_weights.get(); }
 
   // The actor has begun to change: where its weights are the rollout's, or will be written over them, there is nothing to
   // generate with until the next refit.
@@ -50,7 +65,9 @@ class RolloutRole {
   std::shared_ptr<const RankMesh> mesh_;
   std::optional<Communicator> both_;  // the ranks of actor and rollout; none: this rank is neither, or there is one rank
   std::unique_ptr<Refit> refit_;
-  bool in_place_ = true;
+  RolloutArenas memory_;
+  std::vector<at::Tensor> spare_;  // of transactional refits, in other_weights: one a tensor
+  bool in_place_ = true, shares_ = false;
   int64_t version_ = -1, needed_bytes_ = 0;
 };
 

@@ -173,8 +173,8 @@ class RunTest : public ::testing::Test {
     return run_file(run, fmt::format("checkpoints/global_step_{}/state/{}", step, name));
   }
 
-  // Rows of metrics.jsonl without clocks, rates and (unless asked for) bytes between ranks, of which a run that goes on sends
-  // others.
+  // Rows of metrics.jsonl without clocks, rates and (unless asked for) bytes between ranks and in memory, of which a run that goes
+  // on has others.
   std::vector<nlohmann::json> metrics(const std::string& run, bool bytes = false) const {
     std::ifstream in(run_file(run, "metrics.jsonl"));
     std::vector<nlohmann::json> out;
@@ -183,7 +183,7 @@ class RunTest : public ::testing::Test {
       nlohmann::json kept;
       for (const auto& [key, value] : row.items())
         if (key != "wall_time" && !key.starts_with("timing_s/") && !key.starts_with("perf/") &&
-            (bytes || (!key.starts_with("comm/") && !key.starts_with("refit/"))))
+            (bytes || (!key.starts_with("comm/") && !key.starts_with("refit/") && !key.starts_with("memory/"))))
           kept[key] = value;
       out.push_back(kept);
     }

@@ -55,6 +55,9 @@ std::unique_ptr<Engine> make_engine(const Recipe& recipe, const ModelFiles& file
   c.kv_cache_tokens = recipe.rollout.kv_cache_tokens;
   c.end_ids = end_token_ids(files.hf, files.generation, &tokenizer);
   c.record_routing = record_routing;
+  c.running = recipe.rollout.running == "keep"    ? RunningRequests::kKeep
+              : recipe.rollout.running == "abort" ? RunningRequests::kAbort
+                                                  : RunningRequests::kPause;
   return std::make_unique<Engine>(model, c, &tokenizer);
 }
 
@@ -65,17 +68,21 @@ Trainer::Trainer(Recipe recipe, const Registry& registry, Roles roles)
       job_(roles_.world, roles_.places.actor.ranks[0]),
       ranks_(roles_.actor),
       reference_ranks_(roles_.reference),
+      arenas_(recipe_),
       dtype_(recipe_.actor.param_dtype == "auto" ? std::nullopt : parse_dtype(recipe_.actor.param_dtype)),
       files_(read_model_files(recipe_.model.path, registry.families)),
       replay_(parse_router_replay(recipe_.router_replay_mode)) {
   if (recipe_.trainer.parity == "auto") recipe_.trainer.parity = parity_promised() ? "require" : "report";
+  add_memory();
   if (roles_.is_actor())
     actor_ = std::make_unique<LoadedModel>(
         recipe_.model.init == "random" ? create_model(recipe_.model.path, dtype_.value_or(DType::kF32),
                                                       dtype_.value_or(DType::kF32), static_cast<uint64_t>(recipe_.trainer.seed),
-                                                      recipe_.trainer.device, registry.families, roles_.actor, recipe_.actor.plan)
+                                                      recipe_.trainer.device, registry.families, roles_.actor, recipe_.actor.plan,
+                                                      arenas_.actor.parameters)
                                        : load_model(recipe_.model.path, dtype_, recipe_.trainer.device, registry.families,
-                                                    roles_.actor, recipe_.actor.plan));
+                                                    roles_.actor, recipe_.actor.plan, ModelHead::kVocabulary,
+                                                    arenas_.actor.parameters));
   tokenizer_ = Tokenizer::load(files_.dir);
   if (replay_ != RouterReplayMode::kDisabled && !files_.config.has_moe())
     throw UsageError(
@@ -93,12 +100,20 @@ Trainer::Trainer(Recipe recipe, const Registry& registry, Roles roles)
   total_steps_ = recipe_.trainer.total_training_steps > 0 ? recipe_.trainer.total_training_steps
                                                           : recipe_.trainer.total_epochs * (rows / batch);
   rewards_ = make_rewards(recipe_, registry);
-  if (recipe_.needs_reference()) reference_ = load_frozen(recipe_.reference.path);
-  if (!recipe_.teacher_path.empty()) teacher_ = load_frozen(recipe_.teacher_path);
+  if (actor_) {
+    const int64_t minis = (batch + recipe_.actor.mini_batch_size - 1) / recipe_.actor.mini_batch_size;
+    optimizer_ = std::make_unique<Optimizer>(
+        actor_->model->parameters(), recipe_.actor.optim, total_steps_ * minis * recipe_.actor.ppo_epochs,
+        [this](std::vector<double>& sums) { ranks_.sum_over_shards(sums); }, arenas_.actor.optimizer);
+  }
+  if (recipe_.needs_reference()) reference_ = load_frozen(recipe_.reference.path, arenas_.reference);
+  if (!recipe_.teacher_path.empty()) teacher_ = load_frozen(recipe_.teacher_path, arenas_.teacher);
   if (recipe_.needs_critic() && roles_.is_critic())
-    critic_ = std::make_unique<CriticRole>(recipe_, registry, roles_.critic, total_steps_);
+    critic_ = std::make_unique<CriticRole>(recipe_, registry, roles_.critic, total_steps_, arenas_.critic);
+  settle_memory();
   if (!recipe_.reward_model.path.empty() && roles_.is_reward_model())
-    reward_model_ = std::make_unique<RewardModel>(recipe_, registry, roles_.reward_model);
+    reward_model_ = std::make_unique<RewardModel>(recipe_, registry, roles_.reward_model, arenas_.reward_model);
+  settle_memory();
   for (const auto& [key, path, size] :
        {std::tuple("critic.path", &recipe_.critic.path, critic_ ? critic_->vocab_size() : files_.config.vocab_size),
         {"reward_model.path", &recipe_.reward_model.path,
@@ -112,17 +127,14 @@ Trainer::Trainer(Recipe recipe, const Registry& registry, Roles roles)
   if (recipe_.algorithm.filter_groups.enable && metric != "reward" &&
       std::find(names.begin(), names.end(), metric) == names.end())
     throw UsageError(fmt::format("algorithm.filter_groups.metric = \"{}\": the rewards are {}", metric, fmt::join(names, ", ")));
-  const int64_t updates_a_step =
-      (batch + recipe_.actor.mini_batch_size - 1) / recipe_.actor.mini_batch_size * recipe_.actor.ppo_epochs;
-  if (actor_)
-    optimizer_ = std::make_unique<Optimizer>(actor_->model->parameters(), recipe_.actor.optim, total_steps_ * updates_a_step,
-                                             [this](std::vector<double>& sums) { ranks_.sum_over_shards(sums); });
   rollout_ =
       std::make_unique<RolloutRole>(recipe_, files_.config, dtype() == DType::kF32 ? at::kFloat : at::kBFloat16,
                                     actor_ ? actor_->model.get() : nullptr, roles_, [this](CausalLM& model) {
                                       return make_engine(recipe_, files_, model, *tokenizer_,
                                                          replay_ == RouterReplayMode::kR3 || recipe_.trainer.parity == "require");
-                                    });
+                                    },
+                                    arenas_.rollout);
+  plan_memory();
   refit_rollout();
   for (const auto& [id, bias] : training_params(recipe_).logit_bias)
     logit_bias_.ids.push_back(id), logit_bias_.values.push_back(bias);
@@ -132,10 +144,11 @@ Trainer::Trainer(Recipe recipe, const Registry& registry, Roles roles)
 Trainer::~Trainer() = default;
 
 // Token ids must mean the same to it.
-std::unique_ptr<LoadedModel> Trainer::load_frozen(const std::string& path) const {
+std::unique_ptr<LoadedModel> Trainer::load_frozen(const std::string& path, const ModelArenas& memory) const {
   if (!roles_.is_reference()) return nullptr;
   auto model =
-      std::make_unique<LoadedModel>(load_model(path, dtype_, recipe_.trainer.device, registry_.families, roles_.reference));
+      std::make_unique<LoadedModel>(load_model(path, dtype_, recipe_.trainer.device, registry_.families, roles_.reference, {},
+                                               ModelHead::kVocabulary, memory.parameters));
   for (nn::Parameter* p : model->model->parameters()) p->set_trainable(false);
   const int64_t ours = files_.config.vocab_size, theirs = model->config.vocab_size;
   if (ours != theirs)
@@ -167,9 +180,11 @@ DType Trainer::dtype() const {
 }
 
 void Trainer::refit_rollout() {
+  enter(Phase::kRefit);
   for (int attempt = 0;; ++attempt) {
     try {
       refit_report_ = rollout_->refit(progress_.weight_version);
+      arenas_.memory.refitted();
       return;
     } catch (const RefitError& e) {
       ++refit_failures_;
@@ -199,7 +214,9 @@ bool Trainer::resume() {
     from = recipe_.trainer.resume_from_path;
   if (from) {
     progress_ = load_progress(*from, kCommand, job_.world());
+    enter(Phase::kSave);
     if (actor_) load_checkpoint(*from, kCommand, *actor_, *optimizer_);
+    if (recipe_.needs_critic()) enter(Phase::kSaveCritic);
     if (critic_) critic_->load(*from, progress_.step);
     if (progress_.dataset_fingerprint != train_->dataset().fingerprint())
       throw ValueError(
@@ -298,13 +315,17 @@ void Trainer::step() {
       timer.mark("gen", row);
     }
     add_sample_metrics(data.samples, *rewards_, recipe_, row);
-    if (!resumed) job_.phase(actor_ != nullptr, [&] { check_step_parity(data); });
+    if (!resumed && recipe_.trainer.parity != "off") {
+      enter(Phase::kActorForward);
+      job_.phase(actor_ != nullptr, [&] { check_step_parity(data); });
+    }
     for (const auto& [name, value] : data.carried.entries()) row.set(name, value);
     timer.mark("parity", row);
     compute_log_probs(data);
     if (actor_) compute_advantages(recipe_, registry_, kl_coef_, data, row);
     timer.mark("old_log_prob", row);
     if (data.step > recipe_.trainer.critic_warmup) {
+      enter(Phase::kUpdate);
       rollout_->actor_changes();
       job_.phase(actor_ != nullptr, [&] { update(data, row); });
     }
@@ -329,6 +350,7 @@ void Trainer::step() {
   refit_rollout();
   timer.mark("refit", row);
   add_refit_metrics(row);
+  arenas_.memory.report(job_, row);
   timer.finish(data.samples, row);
   job_.report_wait_share(waited, row);
   for (const auto& [name, bytes] : job_.received_bytes()) {
@@ -376,8 +398,10 @@ void Trainer::save(const StepData* under_way) {
     progress_.under_way = std::move(u);
   }
   const TrainerRecipe& t = recipe_.trainer;
+  if (recipe_.needs_critic()) enter(Phase::kSaveCritic);
   if (critic_) critic_->save(checkpoints(), progress_.step, t.max_ckpt_to_keep, t.resume_from_path);
   if (recipe_.needs_critic()) (void)job_.any(false);  // the actor's comes last: it is the run's
+  enter(Phase::kSave);
   if (actor_) save_checkpoint(checkpoints(), *actor_, *optimizer_, progress_, t.max_ckpt_to_keep, nullptr, t.resume_from_path);
 }
 
@@ -397,6 +421,7 @@ void Trainer::validate_now() {
 
 MetricsRow Trainer::validate() {
   const TraceSpan span("validation");
+  enter(Phase::kGenerate);
   return evaluate(
              rollout_->share(), job_, *val_, *rewards_, *tokenizer_, validation_params(recipe_),
              hash_combine(static_cast<uint64_t>(recipe_.rollout.seed), uint64_t{0x76616c}),

@@ -6,6 +6,7 @@
 
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -19,6 +20,7 @@
 #include "weft/train/optimizer.h"
 #include "weft/train/recipe.h"
 #include "weft/train/registry.h"
+#include "weft/train/role_memory.h"
 #include "weft/train/roles.h"
 #include "weft/train/rollout_role.h"
 #include "weft/train/run_dir.h"
@@ -27,6 +29,16 @@
 namespace weft {
 
 struct StepData;
+
+// The memory of a run's roles (role_memory.h).
+struct RunArenas {
+  explicit RunArenas(const Recipe& recipe);
+  RoleMemory memory;
+  bool limited;  // memory.limit is there
+  std::set<Phase> phases;
+  ModelArenas actor, reference, teacher, critic, reward_model;
+  RolloutArenas rollout;
+};
 
 class Trainer {
  public:
@@ -49,14 +61,14 @@ class Trainer {
   void generate_step(StepData& data);
   // The reward of each prompt's greedy response, for ReMax.
   void add_baselines(StepData& data, uint64_t seed);
-  std::unique_ptr<LoadedModel> load_frozen(const std::string& path) const;
+  std::unique_ptr<LoadedModel> load_frozen(const std::string& path, const ModelArenas& memory) const;
   void check_step_parity(StepData& data);
   // Those of the reference, and of the weights before the first update where the rollout's own do not serve.
   void compute_log_probs(StepData& data);
   void update(StepData& data, MetricsRow& row);
   void update_critic(StepData& data, MetricsRow& row);
   // The reward model's scores join the rewards. Collective over the job.
-  void add_model_rewards(std::vector<ScoredSample>& samples) const;
+  void add_model_rewards(std::vector<ScoredSample>& samples);
   void save(const StepData* under_way);
   // Validates the weights of the step that just ended, or of a new run, and writes the row. A stop is noted in the checkpoint, so
   // that the resumed run does it again.
@@ -69,6 +81,12 @@ class Trainer {
   // The actor's weights in the rollout. A refit whose bytes did not arrive is told and done once more; the second failure ends
   // the run.
   void refit_rollout();
+  // Before, while and after the roles are made: their arenas; what the limit does not hold sleeps; who sleeps when.
+  void add_memory();
+  void settle_memory();
+  void plan_memory();
+  // Collective over the job: what a phase does not need may go to sleep, what it needs is awake afterwards.
+  void enter(Phase phase);
   // A line of progress, on the rank that shows it.
   void note(const std::string& text);
   std::string checkpoints() const { return recipe_.run_dir() + "/checkpoints"; }
@@ -84,6 +102,7 @@ class Trainer {
   Roles roles_;
   Job job_;
   DataParallel ranks_, reference_ranks_;
+  RunArenas arenas_;
   std::optional<DType> dtype_;                                // of actor and frozen models; none: the checkpoint's
   std::unique_ptr<LoadedModel> actor_, reference_, teacher_;  // null where the rank is not of the role
   ModelFiles files_;                                          // of the actor, on every rank

@@ -44,6 +44,7 @@ void Trainer::generate_step(StepData& data) {
     for (int64_t i : sampler_->next_batch(wanted)) prompts.push_back(train_->prompt(train_->rows()[static_cast<size_t>(i)]));
     // A small data set may give a prompt twice in a step: its next group is another one.
     const uint64_t batch_seed = data.batches == 0 ? seed : hash_combine(seed, static_cast<uint64_t>(data.batches));
+    enter(Phase::kGenerate);
     std::vector<ScoredSample> samples =
         generate_scored(rollout_->share(), job_, *rewards_, *train_, *tokenizer_, prompts, training_params(recipe_), batch_seed,
                         [&](int64_t done, int64_t total) {
@@ -92,8 +93,9 @@ void Trainer::generate_step(StepData& data) {
   data.index();
 }
 
-void Trainer::add_model_rewards(std::vector<ScoredSample>& samples) const {
+void Trainer::add_model_rewards(std::vector<ScoredSample>& samples) {
   if (recipe_.reward_model.path.empty()) return;
+  enter(Phase::kReward);
   std::vector<const Trajectory*> trajectories;
   for (const ScoredSample& s : samples) trajectories.push_back(&s.trajectory);
   std::vector<std::vector<float>> scores(1);
@@ -121,6 +123,7 @@ void Trainer::add_baselines(StepData& data, uint64_t seed) {
   SamplingParams greedy = training_params(recipe_);
   greedy.n = 1;
   greedy.temperature = 0;
+  enter(Phase::kGenerate);
   std::vector<ScoredSample> samples = generate_scored(
       rollout_->share(), job_, *rewards_, *train_, *tokenizer_, data.prompts, greedy, seed,
       [&](int64_t done, int64_t total) { note(fmt::format("step {}: {}/{} greedy responses", data.step, done, total)); });

@@ -67,6 +67,7 @@ void Trainer::compute_log_probs(StepData& data) {
     if (options.record) *options.record = ranks.gather_traces(share, data.trajectories, std::move(*options.record));
   };
   const auto frozen = [&](const std::unique_ptr<LoadedModel>& model, std::vector<std::vector<float>>& out) {
+    enter(Phase::kReference);
     job_.phase(model != nullptr, [&] { forward_all(reference_ranks_, *model->model, actor_options(false), out); });
     if (roles_.places.reference.ranks != roles_.places.actor.ranks) job_.broadcast(out, roles_.places.reference.ranks[0]);
   };
@@ -74,12 +75,15 @@ void Trainer::compute_log_probs(StepData& data) {
   if (!recipe_.teacher_path.empty()) frozen(teacher_, data.teacher_log_probs);
   if (recipe_.needs_reference() && !data.has_log_probs) frozen(reference_, data.ref_log_probs);
   if (recipe_.needs_critic()) {
+    enter(Phase::kValues);
     job_.phase(critic_ != nullptr, [&] { data.values = critic_->values(data.trajectories); });
     if (roles_.places.critic.ranks != roles_.places.actor.ranks) job_.broadcast(data.values, roles_.places.critic.ranks[0]);
   }
+  const std::string& bypass = recipe_.algorithm.rollout_correction.bypass_mode;
+  const bool bypassed = bypass == "true" || (bypass == "auto" && parity_promised());
+  if (!bypassed) enter(Phase::kActorForward);
   job_.phase(actor_ != nullptr && !data.has_log_probs, [&] {
-    const std::string& bypass = recipe_.algorithm.rollout_correction.bypass_mode;
-    if (bypass == "true" || (bypass == "auto" && parity_promised())) {
+    if (bypassed) {
       for (const Trajectory* t : data.trajectories) data.old_log_probs.push_back(t->rollout_log_probs);
     } else {
       ActorOptions options = actor_options(replay_ == RouterReplayMode::kR3);
@@ -136,6 +140,7 @@ void Trainer::update(StepData& data, MetricsRow& row) {
 
 void Trainer::update_critic(StepData& data, MetricsRow& row) {
   if (!recipe_.needs_critic()) return;
+  enter(Phase::kUpdateCritic);
   const RolePlace &actor = roles_.places.actor, &critic = roles_.places.critic;
   if (critic.ranks != actor.ranks) {
     job_.broadcast(data.returns, actor.ranks[0]);
