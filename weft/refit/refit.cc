@@ -118,7 +118,7 @@ void Refit::copy_own(std::span<const TensorPart> sources, std::span<const Tensor
     if (from.dtype == to.dtype) {
       const MemoryBox here = memory_box(from, t.source_offset, t.box.size);
       if (here.data != there.data) report.copied += here.bytes();
-      copy_box(there, here);
+      copy_box(there, here, stores_for(here.bytes()));
     } else {
       for_each_part(t.box, kGrain, [&](const Box& box) {
         const Transfer part = part_of(t, box);
