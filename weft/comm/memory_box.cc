@@ -12,13 +12,6 @@ constexpr int64_t kStreamedBytes = 1 << 20;
 // Shorter runs have too many ends, which are stored in the ordinary way.
 constexpr int64_t kStreamedRun = 512;
 
-bool contiguous(const MemoryBox& box) {
-  int64_t run = 1;
-  for (size_t d = box.sizes.size(); d-- > 0; run *= box.sizes[d])
-    if (box.sizes[d] != 1 && box.strides[d] != run) return false;
-  return true;
-}
-
 // Contiguous memory seen in the dims of another box.
 MemoryBox as(const MemoryBox& flat, const MemoryBox& shape) {
   MemoryBox out{flat.data, shape.sizes, shape.sizes};
@@ -28,6 +21,13 @@ MemoryBox as(const MemoryBox& flat, const MemoryBox& shape) {
 }
 
 }  // namespace
+
+bool contiguous(const MemoryBox& box) {
+  int64_t run = 1;
+  for (size_t d = box.sizes.size(); d-- > 0; run *= box.sizes[d])
+    if (box.sizes[d] != 1 && box.strides[d] != run) return false;
+  return true;
+}
 
 MemoryBox memory_box(std::byte* tensor, std::span<const int64_t> shape, std::span<const int64_t> offset,
                      std::span<const int64_t> size, int64_t element_bytes) {

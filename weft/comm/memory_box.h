@@ -27,6 +27,9 @@ MemoryBox memory_box(std::byte* tensor, std::span<const int64_t> shape, std::spa
 // One contiguous piece of memory.
 inline MemoryBox contiguous_box(std::byte* data, int64_t bytes) { return {data, {bytes}, {1}}; }
 
+// Whether the bytes of the box lie in one run.
+bool contiguous(const MemoryBox& box);
+
 // What a copy does to the caches: kStreamed for more bytes than they hold that nobody reads soon (kernels/stream_copy.h).
 enum class Stores { kCached, kStreamed };
 // For a copy of so many bytes in all to the place where they are to stay.

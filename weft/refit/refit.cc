@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <map>
 #include <numeric>
+#include <tuple>
+#include <utility>
 
 #include "weft/base/clock.h"
 #include "weft/base/trace.h"
@@ -163,23 +165,23 @@ std::unique_ptr<Refit::Flight> Refit::launch(const Bucket& bucket, std::span<con
   std::vector<std::vector<MemoryBox>> send(n), recv(n);
   const auto wire = [&](const Piece& p) { return tensors_[p.tensor].dtype; };
   const auto bytes = [&](const Piece& p) { return p.transfer.box.numel() * dtype_bytes(wire(p)); };
-  int64_t converted = 0, moved = 0;
-  for (const Piece& p : bucket.sends) {
-    moved += bytes(p);
-    if (sources[p.tensor].dtype != wire(p)) converted += bytes(p);
-  }
-  for (const Piece& p : bucket.receives) moved += bytes(p);
-  flight->bytes = converted + (ranks_.shares_memory() ? 0 : moved);
-  std::byte* const staging = slot.of(flight->bytes);
-  int64_t at = 0;
+  int64_t most = 0;
+  for (const Piece& p : bucket.sends) most += (sources[p.tensor].dtype != wire(p) ? 2 : 1) * bytes(p);
+  for (const Piece& p : bucket.receives) most += bytes(p);
+  std::byte* at = slot.of(most);
+  // A box for several ranks is converted once.
+  std::map<std::tuple<size_t, std::vector<int64_t>, std::vector<int64_t>>, std::byte*> converted;
   for (const Piece& p : bucket.sends) {
     const Transfer& t = p.transfer;
     TensorPart from = sources[p.tensor];
     std::vector<int64_t> offset = t.source_offset;
     if (from.dtype != wire(p)) {
-      std::byte* out = staging + at;
-      at += bytes(p);
-      convert_box(from, offset, t.box.size, wire(p), out);
+      std::byte*& out = converted[{p.tensor, offset, t.box.size}];
+      if (!out) {
+        out = std::exchange(at, at + bytes(p));
+        convert_box(from, offset, t.box.size, wire(p), out);
+        flight->bytes += bytes(p);
+      }
       from = {out, wire(p), t.box.size};
       std::fill(offset.begin(), offset.end(), 0);
     }
@@ -188,7 +190,9 @@ std::unique_ptr<Refit::Flight> Refit::launch(const Bucket& bucket, std::span<con
   for (const Piece& p : bucket.receives)
     recv[static_cast<size_t>(p.transfer.source)].push_back(
         memory_box(destinations[p.tensor], p.transfer.destination_offset, p.transfer.box.size));
-  flight->work = ranks_.exchange(std::move(send), std::move(recv), kPurpose, staging + converted);
+  if (!ranks_.shares_memory())
+    for (size_t r = 0; r < n; ++r) flight->bytes += Communicator::packed_bytes(send[r]) + Communicator::packed_bytes(recv[r]);
+  flight->work = ranks_.exchange(std::move(send), std::move(recv), kPurpose, at);
   return flight;
 }
 

@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <numeric>
 
-#include "weft/base/element_hash.h"
 #include "weft/base/error.h"
 #include "weft/base/threads.h"
+#include "weft/kernels/element_hash.h"
 #include "weft/kernels/elementwise.h"
 
 namespace weft {
@@ -79,7 +79,7 @@ uint64_t hash_box(const TensorPart& part, const std::vector<int64_t>& offset, co
         std::fill(at.begin(), at.end(), 0);
       }
       for_each_row(from.shape, at, piece, shape, [&](int64_t here, int64_t there, int64_t count) {
-        sums[i] += hash_elements({from.data + here * item, static_cast<size_t>(count * item)}, item, there);
+        sums[i] += kernels::hash_elements({from.data + here * item, static_cast<size_t>(count * item)}, item, there);
       });
     }
   });

@@ -28,7 +28,7 @@ bool converts(DType from, DType to);
 void convert_box(const TensorPart& part, const std::vector<int64_t>& offset, const std::vector<int64_t>& size, DType to,
                  std::byte* out);
 
-// The share of `box` in the hash (base/element_hash.h) of its tensor of `shape`, in dtype `as`; its elements lie at `offset` of
+// The share of `box` in the hash (kernels/element_hash.h) of its tensor of `shape`, in dtype `as`; its elements lie at `offset` of
 // the part. On all threads.
 uint64_t hash_box(const TensorPart& part, const std::vector<int64_t>& offset, const Box& box, const std::vector<int64_t>& shape,
                   DType as);

@@ -1,0 +1,106 @@
+#include "weft/kernels/element_hash_simd.h"
+
+#include <cstring>
+
+#include "weft/kernels/element_hash_keys.h"
+#include "weft/kernels/simd.h"
+
+namespace weft::kernels::WEFT_SIMD_NAMESPACE {
+namespace {
+
+template <typename Bits>
+uint64_t one_by_one(const std::byte* at, int64_t n, int64_t place, uint64_t block) {
+  const uint32_t *low = kHashKeys.low.data() + place, *high = kHashKeys.high.data() + place;
+  uint64_t sum = 0;
+  for (int64_t i = 0; i < n; ++i, at += sizeof(Bits)) {
+    Bits bits;
+    std::memcpy(&bits, at, sizeof(Bits));
+    sum += ((static_cast<uint64_t>(high[i]) << 32 | low[i]) ^ block) * bits;
+  }
+  return sum;
+}
+
+#if WEFT_SIMD_TARGET == 0
+
+template <typename Bits>
+uint64_t hash_run(const std::byte* at, int64_t n, int64_t place, uint64_t block) {
+  return one_by_one<Bits>(at, n, place, block);
+}
+
+#else
+
+// Lanes of 32 bits, and what is done with them.
+#if WEFT_SIMD_TARGET == 1
+using Words = __m256i;
+WEFT_INLINE Words zero_words() { return _mm256_setzero_si256(); }
+WEFT_INLINE Words set_words(uint32_t x) { return _mm256_set1_epi32(static_cast<int32_t>(x)); }
+WEFT_INLINE Words load_words(const uint32_t* p) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)); }
+WEFT_INLINE Words load_as_words(const std::byte* p, uint8_t) {
+  return _mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p)));
+}
+WEFT_INLINE Words load_as_words(const std::byte* p, uint16_t) {
+  return _mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+}
+WEFT_INLINE Words load_as_words(const std::byte* p, uint32_t) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)); }
+WEFT_INLINE Words exclusive_or(Words a, Words b) { return _mm256_xor_si256(a, b); }
+WEFT_INLINE Words odd_to_even(Words a) { return _mm256_srli_epi64(a, 32); }
+WEFT_INLINE Words multiply_even(Words a, Words b) { return _mm256_mul_epu32(a, b); }  // 64 bits each
+WEFT_INLINE Words multiply_low(Words a, Words b) { return _mm256_mullo_epi32(a, b); }
+WEFT_INLINE Words add32(Words a, Words b) { return _mm256_add_epi32(a, b); }
+WEFT_INLINE Words add64(Words a, Words b) { return _mm256_add_epi64(a, b); }
+#else
+using Words = __m512i;
+WEFT_INLINE Words zero_words() { return _mm512_setzero_si512(); }
+WEFT_INLINE Words set_words(uint32_t x) { return _mm512_set1_epi32(static_cast<int32_t>(x)); }
+WEFT_INLINE Words load_words(const uint32_t* p) { return _mm512_loadu_si512(p); }
+WEFT_INLINE Words load_as_words(const std::byte* p, uint8_t) {
+  return _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+}
+WEFT_INLINE Words load_as_words(const std::byte* p, uint16_t) {
+  return _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
+}
+WEFT_INLINE Words load_as_words(const std::byte* p, uint32_t) { return _mm512_loadu_si512(p); }
+WEFT_INLINE Words exclusive_or(Words a, Words b) { return _mm512_xor_si512(a, b); }
+WEFT_INLINE Words odd_to_even(Words a) { return _mm512_srli_epi64(a, 32); }
+WEFT_INLINE Words multiply_even(Words a, Words b) { return _mm512_mul_epu32(a, b); }
+WEFT_INLINE Words multiply_low(Words a, Words b) { return _mm512_mullo_epi32(a, b); }
+WEFT_INLINE Words add32(Words a, Words b) { return _mm512_add_epi32(a, b); }
+WEFT_INLINE Words add64(Words a, Words b) { return _mm512_add_epi64(a, b); }
+#endif
+
+// Bits of up to 32 times a key of 64 are bits * low + (bits * high) * 2^32: there is no product of 64 bits in AVX2, and one of
+// three steps in AVX-512. Of the high halves' sum only 32 bits reach the result.
+template <typename Bits>
+uint64_t hash_run(const std::byte* at, int64_t n, int64_t place, uint64_t block) {
+  constexpr int64_t kWords = sizeof(Words) / 4;
+  const uint32_t *low = kHashKeys.low.data() + place, *high = kHashKeys.high.data() + place;
+  const Words block_low = set_words(static_cast<uint32_t>(block)), block_high = set_words(static_cast<uint32_t>(block >> 32));
+  Words even = zero_words(), odd = zero_words(), upper = zero_words();
+  int64_t i = 0;
+  for (; i + kWords <= n; i += kWords) {
+    const Words bits = load_as_words(at + i * static_cast<int64_t>(sizeof(Bits)), Bits{});
+    const Words key_low = exclusive_or(load_words(low + i), block_low), key_high = exclusive_or(load_words(high + i), block_high);
+    even = add64(even, multiply_even(bits, key_low));
+    odd = add64(odd, multiply_even(odd_to_even(bits), odd_to_even(key_low)));
+    upper = add32(upper, multiply_low(bits, key_high));
+  }
+  uint64_t sums[kWords / 2], sum = 0;
+  uint32_t uppers[kWords];
+  const Words both = add64(even, odd);
+  std::memcpy(sums, &both, sizeof(both));
+  std::memcpy(uppers, &upper, sizeof(upper));
+  for (const uint64_t s : sums) sum += s;
+  for (const uint32_t u : uppers) sum += static_cast<uint64_t>(u) << 32;
+  return sum + one_by_one<Bits>(at + i * static_cast<int64_t>(sizeof(Bits)), n - i, place + i, block);
+}
+
+#endif
+
+}  // namespace
+
+extern const ElementHashTable kElementHash;
+const ElementHashTable kElementHash = {hash_run<uint8_t>, hash_run<uint16_t>, hash_run<uint32_t>, one_by_one<uint64_t>};
+
+}  // namespace weft::kernels::WEFT_SIMD_NAMESPACE
+
+#include "weft/kernels/simd_end.h"

@@ -1,0 +1,30 @@
+#pragma once
+// The loops of element_hash_simd.cc, one table per SIMD target (internal).
+
+#include <cstddef>
+#include <cstdint>
+
+#include "weft/kernels/target.h"
+
+namespace weft::kernels {
+
+// n elements at `place` of the block with this key; none is beyond its end.
+using HashRun = uint64_t (*)(const std::byte* at, int64_t n, int64_t place, uint64_t block);
+struct ElementHashTable {
+  HashRun u8, u16, u32, u64;
+};
+namespace portable {
+extern const ElementHashTable kElementHash;
+}
+namespace avx2 {
+extern const ElementHashTable kElementHash;
+}
+namespace avx512 {
+extern const ElementHashTable kElementHash;
+}
+
+inline const ElementHashTable& element_hash_table() {
+  return select(portable::kElementHash, avx2::kElementHash, avx512::kElementHash);
+}
+
+}  // namespace weft::kernels
