@@ -68,30 +68,45 @@ WEFT_INLINE Words add32(Words a, Words b) { return _mm512_add_epi32(a, b); }
 WEFT_INLINE Words add64(Words a, Words b) { return _mm512_add_epi64(a, b); }
 #endif
 
+// The sums of one chain; two chains hide each other's latency.
+struct HashSums {
+  Words even, odd;  // 64 bits
+  Words upper;      // 32 bits
+};
+
 // Bits of up to 32 times a key of 64 are bits * low + (bits * high) * 2^32: there is no product of 64 bits in AVX2, and one of
 // three steps in AVX-512. Of the high halves' sum only 32 bits reach the result.
+WEFT_INLINE void hash_words(HashSums& sums, Words bits, Words key_low, Words key_high) {
+  sums.even = add64(sums.even, multiply_even(bits, key_low));
+  sums.odd = add64(sums.odd, multiply_even(odd_to_even(bits), odd_to_even(key_low)));
+  sums.upper = add32(sums.upper, multiply_low(bits, key_high));
+}
+
 template <typename Bits>
 uint64_t hash_run(const std::byte* at, int64_t n, int64_t place, uint64_t block) {
-  constexpr int64_t kWords = sizeof(Words) / 4;
+  constexpr int64_t kWords = sizeof(Words) / 4, kWidth = sizeof(Bits);
+  // The hardware fetches ahead within a page of 4 KB; asking for this far ahead reads memory a quarter faster.
+  constexpr int64_t kAhead = 2048;
   const uint32_t *low = kHashKeys.low.data() + place, *high = kHashKeys.high.data() + place;
   const Words block_low = set_words(static_cast<uint32_t>(block)), block_high = set_words(static_cast<uint32_t>(block >> 32));
-  Words even = zero_words(), odd = zero_words(), upper = zero_words();
+  HashSums a{zero_words(), zero_words(), zero_words()}, b = a;
   int64_t i = 0;
-  for (; i + kWords <= n; i += kWords) {
-    const Words bits = load_as_words(at + i * static_cast<int64_t>(sizeof(Bits)), Bits{});
-    const Words key_low = exclusive_or(load_words(low + i), block_low), key_high = exclusive_or(load_words(high + i), block_high);
-    even = add64(even, multiply_even(bits, key_low));
-    odd = add64(odd, multiply_even(odd_to_even(bits), odd_to_even(key_low)));
-    upper = add32(upper, multiply_low(bits, key_high));
+  for (; i + 2 * kWords <= n; i += 2 * kWords) {
+    for (int64_t line = 0; line < 2 * kWords * kWidth; line += 64) _mm_prefetch(at + i * kWidth + kAhead + line, _MM_HINT_T0);
+    hash_words(a, load_as_words(at + i * kWidth, Bits{}), exclusive_or(load_words(low + i), block_low),
+               exclusive_or(load_words(high + i), block_high));
+    const int64_t j = i + kWords;
+    hash_words(b, load_as_words(at + j * kWidth, Bits{}), exclusive_or(load_words(low + j), block_low),
+               exclusive_or(load_words(high + j), block_high));
   }
   uint64_t sums[kWords / 2], sum = 0;
   uint32_t uppers[kWords];
-  const Words both = add64(even, odd);
+  const Words both = add64(add64(a.even, a.odd), add64(b.even, b.odd)), upper = add32(a.upper, b.upper);
   std::memcpy(sums, &both, sizeof(both));
   std::memcpy(uppers, &upper, sizeof(upper));
   for (const uint64_t s : sums) sum += s;
   for (const uint32_t u : uppers) sum += static_cast<uint64_t>(u) << 32;
-  return sum + one_by_one<Bits>(at + i * static_cast<int64_t>(sizeof(Bits)), n - i, place + i, block);
+  return sum + one_by_one<Bits>(at + i * kWidth, n - i, place + i, block);
 }
 
 #endif
