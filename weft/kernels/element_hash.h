@@ -12,5 +12,7 @@ namespace weft::kernels {
 // of one element is always another hash. `item`: bytes of an element, 1, 2, 4 or 8; `first`: the index of the first. On the
 // caller's thread.
 uint64_t hash_elements(std::span<const std::byte> bytes, int64_t item, int64_t first);
+// The same, and copies the elements on the way, to where they do not overlap: memory is read once.
+uint64_t copy_and_hash_elements(std::byte* to, std::span<const std::byte> bytes, int64_t item, int64_t first);
 
 }  // namespace weft::kernels

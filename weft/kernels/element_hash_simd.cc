@@ -22,8 +22,9 @@ uint64_t one_by_one(const std::byte* at, int64_t n, int64_t place, uint64_t bloc
 
 #if WEFT_SIMD_TARGET == 0
 
-template <typename Bits>
-uint64_t hash_run(const std::byte* at, int64_t n, int64_t place, uint64_t block) {
+template <typename Bits, bool kCopies>
+uint64_t run(std::byte* to, const std::byte* at, int64_t n, int64_t place, uint64_t block) {
+  if (kCopies) std::memcpy(to, at, static_cast<size_t>(n) * sizeof(Bits));
   return one_by_one<Bits>(at, n, place, block);
 }
 
@@ -82,17 +83,18 @@ WEFT_INLINE void hash_words(HashSums& sums, Words bits, Words key_low, Words key
   sums.upper = add32(sums.upper, multiply_low(bits, key_high));
 }
 
-template <typename Bits>
-uint64_t hash_run(const std::byte* at, int64_t n, int64_t place, uint64_t block) {
-  constexpr int64_t kWords = sizeof(Words) / 4, kWidth = sizeof(Bits);
-  // The hardware fetches ahead within a page of 4 KB; asking for this far ahead reads memory a quarter faster.
-  constexpr int64_t kAhead = 2048;
+template <typename Bits, bool kCopies>
+uint64_t run(std::byte* to, const std::byte* at, int64_t n, int64_t place, uint64_t block) {
+  constexpr int64_t kWords = sizeof(Words) / 4, kWidth = sizeof(Bits), kStep = 2 * kWords * kWidth;  // elements and bytes
+  // The hardware fetches ahead within a page of 4 KB; asking for the next page's lines reads memory a quarter faster.
+  constexpr int64_t kAhead = 4096;
   const uint32_t *low = kHashKeys.low.data() + place, *high = kHashKeys.high.data() + place;
   const Words block_low = set_words(static_cast<uint32_t>(block)), block_high = set_words(static_cast<uint32_t>(block >> 32));
   HashSums a{zero_words(), zero_words(), zero_words()}, b = a;
   int64_t i = 0;
   for (; i + 2 * kWords <= n; i += 2 * kWords) {
-    for (int64_t line = 0; line < 2 * kWords * kWidth; line += 64) _mm_prefetch(at + i * kWidth + kAhead + line, _MM_HINT_T0);
+    for (int64_t line = 0; line < kStep; line += 64) _mm_prefetch(at + i * kWidth + kAhead + line, _MM_HINT_T0);
+    if (kCopies) std::memcpy(to + i * kWidth, at + i * kWidth, kStep);
     hash_words(a, load_as_words(at + i * kWidth, Bits{}), exclusive_or(load_words(low + i), block_low),
                exclusive_or(load_words(high + i), block_high));
     const int64_t j = i + kWords;
@@ -106,15 +108,29 @@ uint64_t hash_run(const std::byte* at, int64_t n, int64_t place, uint64_t block)
   std::memcpy(uppers, &upper, sizeof(upper));
   for (const uint64_t s : sums) sum += s;
   for (const uint32_t u : uppers) sum += static_cast<uint64_t>(u) << 32;
+  if (kCopies && i < n) std::memcpy(to + i * kWidth, at + i * kWidth, static_cast<size_t>((n - i) * kWidth));
   return sum + one_by_one<Bits>(at + i * kWidth, n - i, place + i, block);
 }
 
 #endif
 
+template <typename Bits>
+uint64_t hash(const std::byte* at, int64_t n, int64_t place, uint64_t block) {
+  return run<Bits, false>(nullptr, at, n, place, block);
+}
+uint64_t hash_of_8(const std::byte* at, int64_t n, int64_t place, uint64_t block) {
+  return one_by_one<uint64_t>(at, n, place, block);
+}
+uint64_t copy_and_hash_of_8(std::byte* to, const std::byte* at, int64_t n, int64_t place, uint64_t block) {
+  std::memcpy(to, at, static_cast<size_t>(n) * 8);
+  return one_by_one<uint64_t>(at, n, place, block);
+}
+
 }  // namespace
 
 extern const ElementHashTable kElementHash;
-const ElementHashTable kElementHash = {hash_run<uint8_t>, hash_run<uint16_t>, hash_run<uint32_t>, one_by_one<uint64_t>};
+const ElementHashTable kElementHash = {{hash<uint8_t>, hash<uint16_t>, hash<uint32_t>, hash_of_8},
+                                       {run<uint8_t, true>, run<uint16_t, true>, run<uint32_t, true>, copy_and_hash_of_8}};
 
 }  // namespace weft::kernels::WEFT_SIMD_NAMESPACE
 

@@ -10,8 +10,10 @@ namespace weft::kernels {
 
 // n elements at `place` of the block with this key; none is beyond its end.
 using HashRun = uint64_t (*)(const std::byte* at, int64_t n, int64_t place, uint64_t block);
+using CopyAndHashRun = uint64_t (*)(std::byte* to, const std::byte* at, int64_t n, int64_t place, uint64_t block);
 struct ElementHashTable {
-  HashRun u8, u16, u32, u64;
+  HashRun hash[4];  // of elements of 1, 2, 4 and 8 bytes
+  CopyAndHashRun copy_and_hash[4];
 };
 namespace portable {
 extern const ElementHashTable kElementHash;

@@ -30,6 +30,10 @@ TEST_F(ElementHash, EveryTargetHasTheScalarBits) {
             const auto part = std::span(bytes).subspan(skipped, static_cast<size_t>(count * item));
             ASSERT_EQ(hash_elements(part, item, first), reference::hash_elements(part, item, first))
                 << count << " of " << item << " bytes from " << first;
+            std::vector<std::byte> copy(part.size() + 1, std::byte{0x5a}), expected(part.begin(), part.end());
+            expected.push_back(std::byte{0x5a});
+            ASSERT_EQ(copy_and_hash_elements(copy.data(), part, item, first), reference::hash_elements(part, item, first));
+            ASSERT_EQ(copy, expected) << count << " of " << item << " bytes";
           }
   });
   const std::vector<std::byte> ones(4 * 4100, std::byte{0xff});  // the largest products

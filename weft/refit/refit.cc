@@ -16,8 +16,8 @@ namespace {
 
 constexpr const char* kPurpose = "refit";
 constexpr const char* kChecksPurpose = "refit_checks";
-// Elements of a rank's own copies that are read, hashed and written at a time: 128 KB of fp32 twice, in half a megabyte of cache.
-constexpr int64_t kGrain = 1 << 15;
+// Elements of a rank's own copies that a thread takes at a time; what is converted for them stays in its core's cache.
+constexpr int64_t kGrain = 1 << 17;
 
 // A part of a transfer's box, with its places.
 Transfer part_of(const Transfer& t, const Box& part) {
@@ -27,13 +27,6 @@ Transfer part_of(const Transfer& t, const Box& part) {
     out.source_offset[d] += part.offset[d] - t.box.offset[d];
     out.destination_offset[d] += part.offset[d] - t.box.offset[d];
   }
-  return out;
-}
-
-// Where a part of a box that a rank holds lies in its memory.
-std::vector<int64_t> offset_of(const LocalBox& held, const Box& part) {
-  std::vector<int64_t> out = held.local_offset;
-  for (size_t d = 0; d < out.size(); ++d) out[d] += part.offset[d] - held.box.offset[d];
   return out;
 }
 
@@ -129,8 +122,6 @@ void Refit::check_parts(std::span<const TensorPart> sources, std::span<const Ten
   std::for_each(own_.begin(), own_.end(), destination);
 }
 
-// What a rank has and keeps goes in pieces that stay in a core's cache, so that hashing a piece before and after reads memory
-// once.
 void Refit::copy_own(std::span<const TensorPart> sources, std::span<const TensorPart> destinations, Checks& checks,
                      RefitReport& report) const {
   for (const Piece& p : own_) {
@@ -143,31 +134,36 @@ void Refit::copy_own(std::span<const TensorPart> sources, std::span<const Tensor
         !converted && memory_box(from, t.source_offset, t.box.size).data == memory_box(to, t.destination_offset, t.box.size).data;
     if (!there) report.copied += bytes;
     if (there && !options_.verify) continue;
-    // Where the layout, and not the plan, says that the same box lies.
+    // The trainer's hash of a box comes with its copy, where the layout says that it lies where the plan takes it from.
     const LocalBox* counted = options_.verify ? counted_box(tensor, t.box, ranks_.rank()) : nullptr;
+    if (counted && counted->local_offset != t.source_offset) counted = nullptr;
     if (counted) checks.counted.insert(counted);
-    const Stores stores = options_.verify ? Stores::kCached : stores_for(bytes);
     std::vector<Box> boxes;
     for_each_part(t.box, kGrain, [&](const Box& box) { boxes.push_back(box); });
-    std::vector<uint64_t> before(boxes.size()), after(boxes.size());
+    std::vector<CopyHashes> sums(boxes.size());
     parallel_for(std::ssize(boxes), 1, [&](int64_t begin, int64_t end) {
       std::vector<std::byte> staging;
       for (size_t i = static_cast<size_t>(begin); i < static_cast<size_t>(end); ++i) {
         const Box& box = boxes[i];
         const Transfer part = part_of(t, box);
-        if (counted) before[i] = hash_box(from, offset_of(*counted, box), box, tensor.shape, to.dtype);
-        MemoryBox here = memory_box(from, part.source_offset, box.size);
+        TensorPart source = from;
+        std::vector<int64_t> at = part.source_offset;
         if (converted) {
           staging.resize(static_cast<size_t>(box.numel() * dtype_bytes(to.dtype)));
-          convert_box(from, part.source_offset, box.size, to.dtype, staging.data());
-          here = contiguous_box(staging.data(), std::ssize(staging));
+          convert_box(from, at, box.size, to.dtype, staging.data());
+          source = {staging.data(), to.dtype, box.size};
+          std::fill(at.begin(), at.end(), 0);
         }
-        copy_box(memory_box(to, part.destination_offset, box.size), here, stores);
-        if (options_.verify) after[i] = hash_box(to, part.destination_offset, box, tensor.shape, to.dtype);
+        if (options_.verify)
+          sums[i] = copy_and_hash_box(to, part.destination_offset, source, at, box, tensor.shape);
+        else
+          copy_box(memory_box(to, part.destination_offset, box.size), memory_box(source, at, box.size), stores_for(bytes));
       }
     });
-    checks.sources[p.tensor] += std::accumulate(before.begin(), before.end(), uint64_t{0});
-    checks.destinations[p.tensor] += std::accumulate(after.begin(), after.end(), uint64_t{0});
+    for (const CopyHashes& s : sums) {
+      if (counted) checks.sources[p.tensor] += s.read;
+      checks.destinations[p.tensor] += s.written;
+    }
   }
 }
 
