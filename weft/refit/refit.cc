@@ -1,6 +1,7 @@
 #include "weft/refit/refit.h"
 
 #include <algorithm>
+#include <deque>
 #include <map>
 #include <numeric>
 #include <set>
@@ -18,6 +19,8 @@ constexpr const char* kPurpose = "refit";
 constexpr const char* kChecksPurpose = "refit_checks";
 // Elements of a rank's own copies that a thread takes at a time; what is converted for them stays in its core's cache.
 constexpr int64_t kGrain = 1 << 17;
+// Buckets in flight at most, where the watermark allows more than two: ranks need not keep step then.
+constexpr size_t kFlights = 8;
 
 // A part of a transfer's box, with its places.
 Transfer part_of(const Transfer& t, const Box& part) {
@@ -40,10 +43,45 @@ const LocalBox* counted_box(const RefitTensor& tensor, const Box& box, int64_t r
 
 }  // namespace
 
+// Memory of buckets in flight, kept for the next ones: fresh pages cost more than what is written to them. What is kept and what
+// is in use are never more than `limit` together, as long as what is in use is not.
+struct Refit::Staging {
+  struct Block {
+    std::unique_ptr<std::byte[]> memory;
+    int64_t bytes = 0;
+  };
+  int64_t limit = 0, held = 0;
+  std::vector<Block> idle = {};
+
+  Block take(int64_t n) {
+    if (n == 0) return {};
+    const auto fits = std::find_if(idle.begin(), idle.end(), [&](const Block& b) { return b.bytes >= n; });
+    if (fits != idle.end()) {
+      Block out = std::move(*fits);
+      idle.erase(fits);
+      return out;
+    }
+    for (; held + n > limit && !idle.empty(); idle.pop_back()) held -= idle.back().bytes;
+    held += n;
+    return {std::unique_ptr<std::byte[]>(new std::byte[static_cast<size_t>(n)]), n};
+  }
+  void give(Block block) {
+    if (block.bytes > 0) idle.push_back(std::move(block));
+  }
+};
+
 struct Refit::Flight {
-  int64_t bytes = 0;  // beyond the destinations: the slot's
+  struct Converted {
+    const Piece* piece;
+    int64_t at;                                    // in the memory
+    std::vector<std::pair<size_t, size_t>> boxes;  // of `send`, that wait for its address
+  };
   const Bucket* bucket = nullptr;
-  Work work;
+  std::vector<std::vector<MemoryBox>> send, recv;
+  std::vector<Converted> converted;
+  int64_t bytes = 0, converted_bytes = 0;  // beyond the destinations: in all, of what is converted
+  Staging::Block memory;
+  Work work;  // ends before the memory
 };
 
 // Shares of each tensor's hash. The sources are hashed as they lie, not as they are sent, so that a plan that takes the wrong
@@ -56,7 +94,7 @@ struct Refit::Checks {
 
 Refit::Refit(std::vector<RefitTensor> tensors, const Communicator& ranks, RefitOptions options)
     : tensors_(std::move(tensors)), ranks_(ranks), options_(std::move(options)), plan_(plan_refit(tensors_)) {
-  // A bucket takes half of the watermark on every rank, for two are in flight: what it sends and what it receives.
+  // A bucket takes half of the watermark at most on every rank, for two are in flight: what it sends and what it receives.
   const int64_t limit = options_.watermark / 2, me = ranks_.rank();
   std::map<int64_t, int64_t> used;
   buckets_.emplace_back();
@@ -175,57 +213,51 @@ void Refit::hash_sources(std::span<const TensorPart> sources, Checks& checks) co
           checks.sources[i] += hash_box(sources[i], b.local_offset, b.box, tensors_[i].shape, tensors_[i].dtype);
 }
 
-// Memory of one of the two buckets in flight, kept from bucket to bucket: fresh pages cost more than what is written to them.
-struct Refit::Slot {
-  std::unique_ptr<std::byte[]> memory;
-  int64_t bytes = 0;
-  std::byte* of(int64_t n) {
-    if (n > bytes) {
-      memory.reset();
-      memory.reset(new std::byte[static_cast<size_t>(n)]);
-      bytes = n;
-    }
-    return memory.get();
-  }
-};
-
-std::unique_ptr<Refit::Flight> Refit::launch(const Bucket& bucket, std::span<const TensorPart> sources,
-                                             std::span<const TensorPart> destinations, Slot& slot) const {
+// What a bucket sends and receives, and how much memory that takes.
+std::unique_ptr<Refit::Flight> Refit::prepare(const Bucket& bucket, std::span<const TensorPart> sources,
+                                              std::span<const TensorPart> destinations) const {
   auto flight = std::make_unique<Flight>();
   flight->bucket = &bucket;
   const size_t n = static_cast<size_t>(ranks_.size());
-  std::vector<std::vector<MemoryBox>> send(n), recv(n);
-  const auto wire = [&](const Piece& p) { return tensors_[p.tensor].dtype; };
-  const auto bytes = [&](const Piece& p) { return p.transfer.box.numel() * dtype_bytes(wire(p)); };
-  int64_t most = 0;
-  for (const Piece& p : bucket.sends) most += (sources[p.tensor].dtype != wire(p) ? 2 : 1) * bytes(p);
-  for (const Piece& p : bucket.receives) most += bytes(p);
-  std::byte* at = slot.of(most);
+  flight->send.resize(n), flight->recv.resize(n);
   // A box for several ranks is converted once.
-  std::map<std::tuple<size_t, std::vector<int64_t>, std::vector<int64_t>>, std::byte*> converted;
+  std::map<std::tuple<size_t, std::vector<int64_t>, std::vector<int64_t>>, size_t> known;
   for (const Piece& p : bucket.sends) {
     const Transfer& t = p.transfer;
-    TensorPart from = sources[p.tensor];
-    std::vector<int64_t> offset = t.source_offset;
-    if (from.dtype != wire(p)) {
-      std::byte*& out = converted[{p.tensor, offset, t.box.size}];
-      if (!out) {
-        out = std::exchange(at, at + bytes(p));
-        convert_box(from, offset, t.box.size, wire(p), out);
-        flight->bytes += bytes(p);
-      }
-      from = {out, wire(p), t.box.size};
-      std::fill(offset.begin(), offset.end(), 0);
+    const size_t to = static_cast<size_t>(t.destination);
+    const DType wire = tensors_[p.tensor].dtype;
+    if (sources[p.tensor].dtype == wire) {
+      flight->send[to].push_back(memory_box(sources[p.tensor], t.source_offset, t.box.size));
+      continue;
     }
-    send[static_cast<size_t>(t.destination)].push_back(memory_box(from, offset, t.box.size));
+    const int64_t bytes = t.box.numel() * dtype_bytes(wire);
+    const auto [found, is_new] = known.try_emplace({p.tensor, t.source_offset, t.box.size}, flight->converted.size());
+    if (is_new) {
+      flight->converted.push_back({&p, flight->converted_bytes, {}});
+      flight->converted_bytes += bytes;
+    }
+    flight->converted[found->second].boxes.emplace_back(to, flight->send[to].size());
+    flight->send[to].push_back(contiguous_box(nullptr, bytes));
   }
   for (const Piece& p : bucket.receives)
-    recv[static_cast<size_t>(p.transfer.source)].push_back(
+    flight->recv[static_cast<size_t>(p.transfer.source)].push_back(
         memory_box(destinations[p.tensor], p.transfer.destination_offset, p.transfer.box.size));
+  flight->bytes = flight->converted_bytes;
   if (!ranks_.shares_memory())
-    for (size_t r = 0; r < n; ++r) flight->bytes += Communicator::packed_bytes(send[r]) + Communicator::packed_bytes(recv[r]);
-  flight->work = ranks_.exchange(std::move(send), std::move(recv), kPurpose, at);
+    for (size_t r = 0; r < n; ++r)
+      flight->bytes += Communicator::packed_bytes(flight->send[r]) + Communicator::packed_bytes(flight->recv[r]);
   return flight;
+}
+
+void Refit::launch(Flight& flight, std::span<const TensorPart> sources, Staging& staging) const {
+  flight.memory = staging.take(flight.bytes);
+  std::byte* const memory = flight.memory.memory.get();
+  for (const Flight::Converted& c : flight.converted) {
+    const Piece& p = *c.piece;
+    convert_box(sources[p.tensor], p.transfer.source_offset, p.transfer.box.size, tensors_[p.tensor].dtype, memory + c.at);
+    for (const auto& [to, i] : c.boxes) flight.send[to][i].data = memory + c.at;
+  }
+  flight.work = ranks_.exchange(std::move(flight.send), std::move(flight.recv), kPurpose, memory + flight.converted_bytes);
 }
 
 RefitReport Refit::run(std::span<const TensorPart> sources, std::span<const TensorPart> destinations) {
@@ -245,12 +277,21 @@ RefitReport Refit::run(std::span<const TensorPart> sources, std::span<const Tens
   Checks checks;
   checks.sources.resize(tensors_.size());
   checks.destinations.resize(tensors_.size());
-  Slot slots[2];
-  std::unique_ptr<Flight> before;
-  const auto land = [&](std::unique_ptr<Flight> flight, int64_t number) {
-    if (!flight) return;
+  Staging staging{options_.watermark};
+  std::deque<std::unique_ptr<Flight>> flying;
+  int64_t in_flight = 0, landed = 0;
+  const auto land = [&] {
+    if (landed == 0) {  // while the first buckets travel
+      copy_own(sources, destinations, checks, report);
+      if (options_.verify) hash_sources(sources, checks);
+    }
+    const std::unique_ptr<Flight> flight = std::move(flying.front());
+    flying.pop_front();
     flight->work.wait();
-    if (options_.progress) options_.progress(number, report.buckets);
+    ++landed;
+    in_flight -= flight->bytes;
+    staging.give(std::move(flight->memory));
+    if (options_.progress) options_.progress(landed, report.buckets);
     if (!options_.verify) return;
     checks.received.emplace_back();
     for (const Piece& p : flight->bucket->receives) {
@@ -260,17 +301,15 @@ RefitReport Refit::run(std::span<const TensorPart> sources, std::span<const Tens
       checks.destinations[p.tensor] += checks.received.back().back();
     }
   };
-  for (size_t b = 0; b < buckets_.size(); ++b) {
-    std::unique_ptr<Flight> next = launch(buckets_[b], sources, destinations, slots[b % 2]);
-    report.peak_in_flight = std::max(report.peak_in_flight, next->bytes + (before ? before->bytes : 0));
-    if (b == 0) {  // while the first bucket travels
-      copy_own(sources, destinations, checks, report);
-      if (options_.verify) hash_sources(sources, checks);
-    }
-    land(std::move(before), static_cast<int64_t>(b));
-    before = std::move(next);
+  for (const Bucket& bucket : buckets_) {
+    std::unique_ptr<Flight> next = prepare(bucket, sources, destinations);
+    while (!flying.empty() && (flying.size() == kFlights || in_flight + next->bytes > options_.watermark)) land();
+    launch(*next, sources, staging);
+    in_flight += next->bytes;
+    report.peak_in_flight = std::max(report.peak_in_flight, in_flight);
+    flying.push_back(std::move(next));
   }
-  land(std::move(before), report.buckets);
+  while (!flying.empty()) land();
   report.sent = counted().sent - before_run.sent;
   report.received = counted().received - before_run.received;
   if (options_.verify) compare(sources, checks, report);
