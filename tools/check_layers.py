@@ -21,7 +21,7 @@ MAY_INCLUDE = {
     "parallel": ["base", "mesh", "kernels", "comm", "nn"],
     "rl": ["base", "io"],
     "model": ["base", "mesh", "kernels", "io", "nn", "parallel"],
-    "checkpoint": ["base", "mesh", "io", "comm", "parallel"],
+    "checkpoint": ["base", "mesh", "kernels", "io", "comm", "parallel"],
     "refit": ["base", "mesh", "kernels", "comm", "parallel"],
     "env": ["base", "io", "text", "rl"],
     "rollout": ["base", "mesh", "kernels", "io", "text", "comm", "nn", "parallel", "model"],

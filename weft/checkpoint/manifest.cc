@@ -3,11 +3,11 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
-#include "weft/base/element_hash.h"
 #include "weft/base/error.h"
 #include "weft/io/content_hash.h"
 #include "weft/io/json_file.h"
 #include "weft/io/mapped_file.h"
+#include "weft/kernels/element_hash.h"
 
 namespace weft {
 namespace {
@@ -145,7 +145,7 @@ int64_t check_everything(const CheckpointManifest& manifest, const std::string& 
     if (f.tensors.empty()) continue;
     const SafetensorsFile tensors(root + "/" + file);
     for (const TensorInfo& t : tensors.tensors())
-      check_tensor(manifest, root, file, t.name, hash_elements(tensors.bytes(t), dtype_bytes(t.dtype), 0));
+      check_tensor(manifest, root, file, t.name, kernels::hash_elements(tensors.bytes(t), dtype_bytes(t.dtype), 0));
   }
   return bytes;
 }

@@ -17,7 +17,7 @@ struct CheckpointManifest {
   struct File {
     int64_t size = 0;
     uint64_t hash = 0;                        // of its bytes; of a tensor file its header's
-    std::map<std::string, uint64_t> tensors;  // of a tensor file: base/element_hash.h, so that each rank can hash its part
+    std::map<std::string, uint64_t> tensors;  // of a tensor file: kernels/element_hash.h, so that each rank can hash its part
     bool operator==(const File&) const = default;
   };
   std::map<std::string, File> files;  // by path below the directory

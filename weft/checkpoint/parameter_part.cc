@@ -5,8 +5,8 @@
 
 #include <cstring>
 
-#include "weft/base/element_hash.h"
 #include "weft/base/error.h"
+#include "weft/kernels/element_hash.h"
 
 namespace weft {
 namespace {
@@ -80,7 +80,7 @@ uint64_t hash_part(std::span<const std::byte> bytes, DType dtype, const WeightEn
   uint64_t sum = 0;
   for (const LocalBox& mine : boxes)
     for_each_run(e.box.size, on_disk(e, intersect(e.box, mine.box)), [&](int64_t first, int64_t count) {
-      sum += hash_elements(bytes.subspan(static_cast<size_t>(first * item), static_cast<size_t>(count * item)), item, first);
+      sum += kernels::hash_elements(bytes.subspan(static_cast<size_t>(first * item), static_cast<size_t>(count * item)), item, first);
     });
   return sum;
 }

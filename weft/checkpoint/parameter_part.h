@@ -39,7 +39,7 @@ void for_each_piece(const ParameterPart& part, const WeightEntry& e,
 at::Tensor read_box(std::span<const std::byte> bytes, DType dtype, const std::vector<int64_t>& shape, const Box& box);
 // Fills the part with what it has of the tensor on disk; returns how many bytes of that were read.
 int64_t read_part(std::span<const std::byte> bytes, DType dtype, const WeightEntry& e, const ParameterPart& part);
-// The part's share of the hash (base/element_hash.h) of the tensor on disk.
+// The part's share of the hash (kernels/element_hash.h) of the tensor on disk.
 uint64_t hash_part(std::span<const std::byte> bytes, DType dtype, const WeightEntry& e, const std::vector<LocalBox>& boxes);
 
 }  // namespace weft

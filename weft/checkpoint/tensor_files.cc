@@ -5,9 +5,9 @@
 #include <optional>
 #include <unordered_map>
 
-#include "weft/base/element_hash.h"
 #include "weft/base/error.h"
 #include "weft/io/positioned_file.h"
+#include "weft/kernels/element_hash.h"
 
 namespace weft {
 namespace {
@@ -70,7 +70,7 @@ WrittenParts write_parts(const std::string& root, const std::vector<TensorFile>&
         for_each_run(t.entry.box.size, box, [&](int64_t first, int64_t count) {
           const std::span<const std::byte> bytes(from, static_cast<size_t>(count * item));
           file->write(begin + first * item, bytes);
-          hash += hash_elements(bytes, item, first);
+          hash += kernels::hash_elements(bytes, item, first);
           out.bytes += count * item;
           from += count * item;
         });

@@ -7,9 +7,9 @@
 #include <ATen/ops/equal.h>
 #include <gtest/gtest.h>
 
-#include "weft/base/element_hash.h"
 #include "weft/base/error.h"
 #include "weft/io/test_files.h"
+#include "weft/kernels/element_hash.h"
 #include "weft/mesh/single_writer.h"
 #include "weft/parallel/test_counting_allocator.h"
 
@@ -46,7 +46,7 @@ TEST(TensorFiles, MemoryBesideThePartIsAPiece) {
       }
       EXPECT_EQ(bytes, files[0].plan.size - static_cast<int64_t>(files[0].plan.header.size()));
       const SafetensorsFile file(dir.file("t.safetensors"));
-      EXPECT_EQ(hash, hash_elements(file.bytes("t"), dtype_bytes(dtype), 0));
+      EXPECT_EQ(hash, kernels::hash_elements(file.bytes("t"), dtype_bytes(dtype), 0));
       at::Tensor again = at::empty(shape, at::kFloat);
       meter.restart();
       const int64_t before = meter.live;

@@ -269,6 +269,56 @@ inline void exchanges(Communicator& comm, DType dtype, int pattern, Checker* che
   comm.barrier().wait();
 }
 
+// Boxes above and below what travels alone and what is streamed, in one run at both ends, at one of them or at none, between others
+// that are short or empty; bytes around the boxes stay.
+inline void large_exchanges(Communicator& comm, Checker* checker) {
+  struct Shape {
+    int64_t rows, row;     // bytes
+    int64_t gaps[2];       // between rows: at the sender, at the receiver
+  };
+  const Shape shapes[] = {{3, 5, {2, 0}}, {70, 1001, {0, 0}}, {1, 0, {0, 0}},    {90, 1500, {24, 0}},
+                          {2, 64, {0, 1}}, {130, 513, {0, 7}}, {40, 4096, {8, 16}}, {1, 65536, {0, 0}}};
+  const int me = comm.rank(), n = comm.size();
+  // The memory of one side: every box to or from every rank, each with some bytes behind it.
+  const auto boxes_in = [&](Bytes* memory, size_t side) {
+    std::vector<std::vector<MemoryBox>> boxes(static_cast<size_t>(n));
+    int64_t size = 0;
+    for (const Shape& s : shapes) size += s.rows * (s.row + s.gaps[side]) + 3;
+    memory->assign(static_cast<size_t>(n * size), kUntouched);
+    std::byte* at = memory->data();
+    for (auto& to_rank : boxes)
+      for (const Shape& s : shapes) {
+        to_rank.push_back({at, {s.rows, s.row}, {s.row + s.gaps[side], 1}});
+        at += s.rows * (s.row + s.gaps[side]) + 3;
+      }
+    return boxes;
+  };
+  const auto fill = [](const MemoryBox& box, int from, int to, size_t which) {
+    for (int64_t r = 0, i = 0; r < box.sizes[0]; ++r)
+      for (int64_t b = 0; b < box.sizes[1]; ++b, ++i)
+        box.data[r * box.strides[0] + b] = static_cast<std::byte>(from * 31 + to * 17 + static_cast<int>(which) * 5 + i % 251);
+  };
+  Bytes out, in, wanted;
+  const auto sends = boxes_in(&out, 0), receives = boxes_in(&in, 1), expected = boxes_in(&wanted, 1);
+  for (int r = 0; r < n; ++r)
+    for (size_t i = 0; i < std::size(shapes); ++i) {
+      fill(sends[static_cast<size_t>(r)][i], me, r, i);
+      fill(expected[static_cast<size_t>(r)][i], r, me, i);
+    }
+  comm.exchange(sends, receives, "boxes").wait();
+  checker->expect(in, wanted, "exchange of large boxes");
+  // In memory of the caller's.
+  in.assign(in.size(), kUntouched);
+  int64_t packed = 0;
+  for (int r = 0; r < n; ++r)
+    if (r != me)
+      packed += Communicator::packed_bytes(sends[static_cast<size_t>(r)]) + Communicator::packed_bytes(receives[static_cast<size_t>(r)]);
+  Bytes staging(static_cast<size_t>(packed + 1), kUntouched);
+  comm.exchange(sends, receives, "boxes", staging.data()).wait();
+  checker->expect(in, wanted, "exchange of large boxes in staging");
+  if (staging.back() != kUntouched) throw std::runtime_error("an exchange wrote beyond its staging");
+}
+
 // An all-reduce of many elements in two steps, also where they do not divide.
 inline void large_reductions(Communicator& comm, Checker* checker) {
   for (const DType dtype : {DType::kF32, DType::kBF16})
@@ -295,6 +345,7 @@ inline void everything(Communicator& comm, Checker* checker) {
     }
   }
   large_reductions(comm, checker);
+  large_exchanges(comm, checker);
 }
 
 // One hash of all ranks' results, the same on all of them.

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <utility>
 
 #include "weft/base/error.h"
 #include "weft/comm/rank_context.h"
@@ -19,6 +20,11 @@ constexpr int64_t kTwoHalves = int64_t{1} << 20;
 // Up to this an all-reduce sends each input whole and every rank joins all of them: one exchange instead of two. For 8 ranks that
 // is 56 KB in, still less time than a second round of waiting for each other.
 constexpr int64_t kSmallReduce = 8 << 10;
+
+// Boxes of an exchange from which a message of their own costs less than packing: 64 KB are copied in about 5 us. Both ends know
+// the sizes; whether a box lies in one run is each end's own affair.
+constexpr int64_t kOwnMessage = 64 << 10;
+bool travels_alone(const MemoryBox& box) { return box.bytes() >= kOwnMessage; }
 
 const std::byte* as_bytes(const void* p) { return static_cast<const std::byte*>(p); }
 std::byte* as_bytes(void* p) { return static_cast<std::byte*>(p); }
@@ -223,11 +229,18 @@ Work Communicator::all_to_all(const void* send, std::span<const int64_t> send_co
 
 bool Communicator::shares_memory() const { return group_->engine->shares_memory(); }
 
+int64_t Communicator::packed_bytes(std::span<const MemoryBox> boxes) {
+  int64_t bytes = 0;
+  for (const MemoryBox& b : boxes)
+    if (!travels_alone(b) || !contiguous(b)) bytes += b.bytes();
+  return bytes;
+}
+
 Work Communicator::exchange(std::vector<std::vector<MemoryBox>> send, std::vector<std::vector<MemoryBox>> recv,
                             std::string_view purpose, std::byte* staging) const {
   if (std::ssize(send) != size() || std::ssize(recv) != size())
-    throw ValueError(fmt::format("exchange: boxes for {} and from {} ranks of the {} of '{}'", send.size(), recv.size(), size(),
-                                 axis()));
+    throw ValueError(
+        fmt::format("exchange: boxes for {} and from {} ranks of the {} of '{}'", send.size(), recv.size(), size(), axis()));
   if (group_->engine->device_memory()) throw ValueError("exchange: boxes of host memory only");
   const auto bytes_of = [](const std::vector<MemoryBox>& boxes) {
     int64_t n = 0;
@@ -247,8 +260,8 @@ Work Communicator::exchange(std::vector<std::vector<MemoryBox>> send, std::vecto
   }
   const size_t me = static_cast<size_t>(rank());
   if (step.pieces[me].send_bytes != step.pieces[me].recv_bytes)
-    throw ValueError(fmt::format("exchange: rank {} sends {} bytes to itself and receives {}", rank(),
-                                 step.pieces[me].send_bytes, step.pieces[me].recv_bytes));
+    throw ValueError(fmt::format("exchange: rank {} sends {} bytes to itself and receives {}", rank(), step.pieces[me].send_bytes,
+                                 step.pieces[me].recv_bytes));
   op->bytes = std::max(out, in);
   if (group_->engine->shares_memory()) {
     step.boxes = true;
@@ -257,30 +270,38 @@ Work Communicator::exchange(std::vector<std::vector<MemoryBox>> send, std::vecto
       step.pieces[r].recv = reinterpret_cast<std::byte*>(&op->recv_boxes[r]);
     }
   } else {
-    // What stays here is copied at once; the rest travels packed.
-    copy_boxes(op->recv_boxes[me], op->send_boxes[me]);
+    // What stays here is copied at once. Of the rest, short boxes to a rank travel together and each long one alone.
+    copy_boxes(op->recv_boxes[me], op->send_boxes[me], stores_for(op->bytes));
+    step.pieces[me] = {};
     if (!staging) {
-      op->owned.resize(static_cast<size_t>(out + in));
+      int64_t packed = 0;
+      for (size_t r = 0; r < step.pieces.size(); ++r)
+        if (r != me) packed += packed_bytes(op->send_boxes[r]) + packed_bytes(op->recv_boxes[r]);
+      op->owned.resize(static_cast<size_t>(packed));
       staging = op->owned.data();
     }
-    std::byte* at = staging;
-    for (size_t r = 0; r < step.pieces.size(); ++r) {
-      if (r == me) {
-        step.pieces[r] = {};
-        continue;
-      }
-      step.pieces[r].send = at;
-      for (const MemoryBox& b : op->send_boxes[r]) copy_box(contiguous_box(at, b.bytes()), b), at += b.bytes();
-    }
-    for (size_t r = 0; r < step.pieces.size(); ++r)
-      if (r != me) step.pieces[r].recv = at, at += step.pieces[r].recv_bytes;
-    Op* self = op.get();
-    op->after = [self, me] {
-      for (size_t r = 0; r < self->recv_boxes.size(); ++r) {
-        std::byte* from = self->steps[0].pieces[r].recv;
-        if (r == me) continue;
-        for (const MemoryBox& b : self->recv_boxes[r]) copy_box(b, contiguous_box(from, b.bytes())), from += b.bytes();
-      }
+    std::vector<std::pair<const MemoryBox*, std::byte*>> arrivals;  // boxes to unpack, and where they come to lie
+    const auto add_parts = [&](size_t r, bool sends) {
+      const auto staged = [&](const MemoryBox& b) {
+        if (sends)
+          copy_box(contiguous_box(staging, b.bytes()), b);
+        else
+          arrivals.emplace_back(&b, staging);
+        return std::exchange(staging, staging + b.bytes());
+      };
+      const auto add = [&](std::byte* data, int64_t bytes) { step.parts.push_back({static_cast<int>(r), sends, data, bytes}); };
+      const std::vector<MemoryBox>& boxes = (sends ? op->send_boxes : op->recv_boxes)[r];
+      std::byte* const together = staging;
+      for (const MemoryBox& b : boxes)
+        if (!travels_alone(b)) staged(b);
+      add(together, staging - together);  // even where it is empty
+      for (const MemoryBox& b : boxes)
+        if (travels_alone(b)) add(contiguous(b) ? b.data : staged(b), b.bytes());
+    };
+    for (const bool sends : {false, true})
+      for (int i = 1; i < size(); ++i) add_parts(static_cast<size_t>((rank() + i) % size()), sends);
+    op->after = [self = op.get(), arrivals = std::move(arrivals)] {
+      for (const auto& [box, from] : arrivals) copy_box(*box, contiguous_box(from, box->bytes()), stores_for(self->bytes));
       self->after = nullptr;
     };
   }

@@ -122,11 +122,13 @@ class Communicator {
   Work all_to_all(const void* send, std::span<const int64_t> send_counts, void* recv, std::span<const int64_t> recv_counts,
                   DType dtype, std::string_view purpose = {}) const;
   // As all_to_all, of boxes of tensors where they lie: send[r] go to rank r and fill recv[r] there, box by box, of equal sizes.
-  // Threads copy from the sender's memory to its place at the receiver, once; processes pack and unpack in `staging`, of as many
-  // bytes as the rank sends to and receives from others (null: memory of the operation's own). What a rank sends to itself is
-  // copied, or left where it already lies.
-  Work exchange(std::vector<std::vector<MemoryBox>> send, std::vector<std::vector<MemoryBox>> recv,
-                std::string_view purpose = {}, std::byte* staging = nullptr) const;
+  // Threads copy from the sender's memory to its place at the receiver, once. Processes send from and receive into boxes that are
+  // long and lie in one run, and pack and unpack the others in `staging`, of as many bytes as packed_bytes says of what the rank
+  // sends to and receives from others (null: memory of the operation's own). What a rank sends to itself is copied, or left where
+  // it already lies.
+  Work exchange(std::vector<std::vector<MemoryBox>> send, std::vector<std::vector<MemoryBox>> recv, std::string_view purpose = {},
+                std::byte* staging = nullptr) const;
+  static int64_t packed_bytes(std::span<const MemoryBox> boxes);
   // Whether the ranks read each other's memory, and an exchange needs none of its own.
   bool shares_memory() const;
   Work broadcast(void* data, int64_t count, DType dtype, int root, std::string_view purpose = {}) const;

@@ -27,10 +27,18 @@ MemoryBox memory_box(std::byte* tensor, std::span<const int64_t> shape, std::spa
 // One contiguous piece of memory.
 inline MemoryBox contiguous_box(std::byte* data, int64_t bytes) { return {data, {bytes}, {1}}; }
 
+// Whether the bytes of the box lie in one run.
+bool contiguous(const MemoryBox& box);
+
+// What a copy does to the caches: kStreamed for more bytes than they hold that nobody reads soon (kernels/stream_copy.h).
+enum class Stores { kCached, kStreamed };
+// For a copy of so many bytes in all to the place where they are to stay.
+Stores stores_for(int64_t bytes);
+
 // `to` and `from` have as many bytes and the same sizes, or one of them is contiguous. Nothing where they are the same memory;
 // else they do not overlap.
-void copy_box(const MemoryBox& to, const MemoryBox& from);
+void copy_box(const MemoryBox& to, const MemoryBox& from, Stores stores = Stores::kCached);
 // As many boxes, one by one.
-void copy_boxes(const std::vector<MemoryBox>& to, const std::vector<MemoryBox>& from);
+void copy_boxes(const std::vector<MemoryBox>& to, const std::vector<MemoryBox>& from, Stores stores = Stores::kCached);
 
 }  // namespace weft

@@ -166,17 +166,23 @@ class MpiEngine final : public CommEngine {
     if (!mine.begun) {
       mine.begun = true;
       *moved = true;
-      for (int i = 1; i < group.size(); ++i) {
-        const int from = (group.me + i) % group.size();
-        const Piece& piece = step.pieces[static_cast<size_t>(from)];
-        for (int64_t at = 0; at == 0 ? piece.recv_bytes >= 0 : at < piece.recv_bytes; at += kMessage)
-          receive(op, from, piece.recv + at, std::min(kMessage, piece.recv_bytes - at), &mine.requests);
-      }
-      for (int i = 1; i < group.size(); ++i) {
-        const int to = (group.me + i) % group.size();
-        const Piece& piece = step.pieces[static_cast<size_t>(to)];
-        for (int64_t at = 0; at == 0 ? piece.send_bytes >= 0 : at < piece.send_bytes; at += kMessage)
-          send(op, to, piece.send + at, std::min(kMessage, piece.send_bytes - at), &mine.requests);
+      const auto begin = [&](int peer, bool sent, const std::byte* from, std::byte* to, int64_t bytes) {
+        for (int64_t at = 0; at == 0 ? bytes >= 0 : at < bytes; at += kMessage) {
+          const int64_t length = std::min(kMessage, bytes - at);
+          if (sent)
+            send(op, peer, from + at, length, &mine.requests);
+          else
+            receive(op, peer, to + at, length, &mine.requests);
+        }
+      };
+      for (const bool sent : {false, true}) {  // receives first, so that nothing arrives unexpected
+        for (const Part& part : step.parts)
+          if (part.sent == sent) begin(part.peer, sent, part.data, part.data, part.bytes);
+        for (int i = 1; i < group.size() && step.parts.empty(); ++i) {
+          const int peer = (group.me + i) % group.size();
+          const Piece& piece = step.pieces[static_cast<size_t>(peer)];
+          begin(peer, sent, piece.send, piece.recv, sent ? piece.send_bytes : piece.recv_bytes);
+        }
       }
       const Piece& own = step.pieces[static_cast<size_t>(group.me)];
       copy_bytes(own.recv, own.send, own.recv_bytes);

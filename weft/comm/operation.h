@@ -50,12 +50,22 @@ struct Piece {
   int64_t recv_bytes = -1;
 };
 
+// One message of a piece that travels as several, to the peer or from it.
+struct Part {
+  int peer = 0;
+  bool sent = false;
+  std::byte* data = nullptr;
+  int64_t bytes = 0;
+};
+
 // pieces[me].send goes to pieces[me].recv unless they are the same place. With `joins` the pieces that arrive, with pieces[me].send
 // among them in rank order, are joined into Op::out instead of stored.
 struct Step {
   std::vector<Piece> pieces;  // one a member
   bool joins = false;
   bool boxes = false;  // pieces point to std::vector<MemoryBox>, of as many bytes in all; engines that share memory only
+  // Messages in place of the pieces, which tell their sums only; in the same order at both ends. Engines that share no memory.
+  std::vector<Part> parts;
 };
 
 struct EngineState {

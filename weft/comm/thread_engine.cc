@@ -153,7 +153,7 @@ class ThreadEngine final : public CommEngine {
       const auto take = [&](const std::byte* data) {
         if (op.steps[op.step].boxes)
           copy_boxes(*reinterpret_cast<const std::vector<MemoryBox>*>(piece.recv),
-                     *reinterpret_cast<const std::vector<MemoryBox>*>(data));
+                     *reinterpret_cast<const std::vector<MemoryBox>*>(data), stores_for(op.bytes));
         else
           copy_bytes(piece.recv, data, piece.recv_bytes);
       };

@@ -1,10 +1,15 @@
 #include "weft/refit/refit.h"
 
 #include <algorithm>
+#include <deque>
 #include <map>
 #include <numeric>
+#include <set>
+#include <tuple>
+#include <utility>
 
 #include "weft/base/clock.h"
+#include "weft/base/threads.h"
 #include "weft/base/trace.h"
 
 namespace weft {
@@ -12,8 +17,10 @@ namespace {
 
 constexpr const char* kPurpose = "refit";
 constexpr const char* kChecksPurpose = "refit_checks";
-// Elements that are converted at a time for a rank's own copies.
-constexpr int64_t kGrain = 1 << 18;
+// Elements of a rank's own copies that a thread takes at a time; what is converted for them stays in its core's cache.
+constexpr int64_t kGrain = 1 << 17;
+// Buckets in flight at most, where the watermark allows more than two: ranks need not keep step then.
+constexpr size_t kFlights = 8;
 
 // A part of a transfer's box, with its places.
 Transfer part_of(const Transfer& t, const Box& part) {
@@ -26,24 +33,68 @@ Transfer part_of(const Transfer& t, const Box& part) {
   return out;
 }
 
+// The box where it is this rank's to hash it: of a box that several ranks hold the first one's counts.
+const LocalBox* counted_box(const RefitTensor& tensor, const Box& box, int64_t rank) {
+  for (const HolderSet& set : tensor.from)
+    for (const LocalBox& b : set.boxes)
+      if (set.ranks[0] == rank && b.box == box) return &b;
+  return nullptr;
+}
+
 }  // namespace
 
+// Memory of buckets in flight, kept for the next ones: fresh pages cost more than what is written to them. What is kept and what
+// is in use are never more than `limit` together, as long as what is in use is not.
+struct Refit::Staging {
+  struct Block {
+    std::unique_ptr<std::byte[]> memory;
+    int64_t bytes = 0;
+  };
+  int64_t limit = 0, held = 0;
+  std::vector<Block> idle = {};
+
+  Block take(int64_t n) {
+    if (n == 0) return {};
+    const auto fits = std::find_if(idle.begin(), idle.end(), [&](const Block& b) { return b.bytes >= n; });
+    if (fits != idle.end()) {
+      Block out = std::move(*fits);
+      idle.erase(fits);
+      return out;
+    }
+    for (; held + n > limit && !idle.empty(); idle.pop_back()) held -= idle.back().bytes;
+    held += n;
+    return {std::unique_ptr<std::byte[]>(new std::byte[static_cast<size_t>(n)]), n};
+  }
+  void give(Block block) {
+    if (block.bytes > 0) idle.push_back(std::move(block));
+  }
+};
+
 struct Refit::Flight {
-  int64_t bytes = 0;  // beyond the destinations: the slot's
+  struct Converted {
+    const Piece* piece;
+    int64_t at;                                    // in the memory
+    std::vector<std::pair<size_t, size_t>> boxes;  // of `send`, that wait for its address
+  };
   const Bucket* bucket = nullptr;
-  Work work;
+  std::vector<std::vector<MemoryBox>> send, recv;
+  std::vector<Converted> converted;
+  int64_t bytes = 0, converted_bytes = 0;  // beyond the destinations: in all, of what is converted
+  Staging::Block memory;
+  Work work;  // ends before the memory
 };
 
 // Shares of each tensor's hash. The sources are hashed as they lie, not as they are sent, so that a plan that takes the wrong
 // box shows too.
 struct Refit::Checks {
   std::vector<uint64_t> sources, destinations;  // this rank's share; of a source that several ranks hold the first counts
+  std::set<const LocalBox*> counted;            // boxes of sources that are in it, from the own copies
   std::vector<std::vector<uint64_t>> received;  // of each bucket's receives
 };
 
 Refit::Refit(std::vector<RefitTensor> tensors, const Communicator& ranks, RefitOptions options)
     : tensors_(std::move(tensors)), ranks_(ranks), options_(std::move(options)), plan_(plan_refit(tensors_)) {
-  // A bucket takes half of the watermark on every rank, for two are in flight: what it sends and what it receives.
+  // A bucket takes half of the watermark at most on every rank, for two are in flight: what it sends and what it receives.
   const int64_t limit = options_.watermark / 2, me = ranks_.rank();
   std::map<int64_t, int64_t> used;
   buckets_.emplace_back();
@@ -114,22 +165,43 @@ void Refit::copy_own(std::span<const TensorPart> sources, std::span<const Tensor
   for (const Piece& p : own_) {
     const TensorPart &from = sources[p.tensor], &to = destinations[p.tensor];
     const Transfer& t = p.transfer;
-    const MemoryBox there = memory_box(to, t.destination_offset, t.box.size);
-    if (from.dtype == to.dtype) {
-      const MemoryBox here = memory_box(from, t.source_offset, t.box.size);
-      if (here.data != there.data) report.copied += here.bytes();
-      copy_box(there, here);
-    } else {
-      for_each_part(t.box, kGrain, [&](const Box& box) {
+    const RefitTensor& tensor = tensors_[p.tensor];
+    const int64_t bytes = t.box.numel() * dtype_bytes(to.dtype);
+    const bool converted = from.dtype != to.dtype;
+    const bool there =
+        !converted && memory_box(from, t.source_offset, t.box.size).data == memory_box(to, t.destination_offset, t.box.size).data;
+    if (!there) report.copied += bytes;
+    if (there && !options_.verify) continue;
+    // The trainer's hash of a box comes with its copy, where the layout says that it lies where the plan takes it from.
+    const LocalBox* counted = options_.verify ? counted_box(tensor, t.box, ranks_.rank()) : nullptr;
+    if (counted && counted->local_offset != t.source_offset) counted = nullptr;
+    if (counted) checks.counted.insert(counted);
+    std::vector<Box> boxes;
+    for_each_part(t.box, kGrain, [&](const Box& box) { boxes.push_back(box); });
+    std::vector<CopyHashes> sums(boxes.size());
+    parallel_for(std::ssize(boxes), 1, [&](int64_t begin, int64_t end) {
+      std::vector<std::byte> staging;
+      for (size_t i = static_cast<size_t>(begin); i < static_cast<size_t>(end); ++i) {
+        const Box& box = boxes[i];
         const Transfer part = part_of(t, box);
-        std::vector<std::byte> staging(static_cast<size_t>(box.numel() * dtype_bytes(to.dtype)));
-        convert_box(from, part.source_offset, box.size, to.dtype, staging.data());
-        copy_box(memory_box(to, part.destination_offset, box.size), contiguous_box(staging.data(), std::ssize(staging)));
-        report.copied += std::ssize(staging);
-      });
+        TensorPart source = from;
+        std::vector<int64_t> at = part.source_offset;
+        if (converted) {
+          staging.resize(static_cast<size_t>(box.numel() * dtype_bytes(to.dtype)));
+          convert_box(from, at, box.size, to.dtype, staging.data());
+          source = {staging.data(), to.dtype, box.size};
+          std::fill(at.begin(), at.end(), 0);
+        }
+        if (options_.verify)
+          sums[i] = copy_and_hash_box(to, part.destination_offset, source, at, box, tensor.shape);
+        else
+          copy_box(memory_box(to, part.destination_offset, box.size), memory_box(source, at, box.size), stores_for(bytes));
+      }
+    });
+    for (const CopyHashes& s : sums) {
+      if (counted) checks.sources[p.tensor] += s.read;
+      checks.destinations[p.tensor] += s.written;
     }
-    if (options_.verify)
-      checks.destinations[p.tensor] += hash_box(to, t.destination_offset, t.box, tensors_[p.tensor].shape, to.dtype);
   }
 }
 
@@ -137,59 +209,55 @@ void Refit::hash_sources(std::span<const TensorPart> sources, Checks& checks) co
   for (size_t i = 0; i < tensors_.size(); ++i)
     for (const HolderSet& set : tensors_[i].from)
       for (const LocalBox& b : set.boxes)
-        if (set.ranks[0] == ranks_.rank())
+        if (set.ranks[0] == ranks_.rank() && !checks.counted.contains(&b))
           checks.sources[i] += hash_box(sources[i], b.local_offset, b.box, tensors_[i].shape, tensors_[i].dtype);
 }
 
-// Memory of one of the two buckets in flight, kept from bucket to bucket: fresh pages cost more than what is written to them.
-struct Refit::Slot {
-  std::unique_ptr<std::byte[]> memory;
-  int64_t bytes = 0;
-  std::byte* of(int64_t n) {
-    if (n > bytes) {
-      memory.reset();
-      memory.reset(new std::byte[static_cast<size_t>(n)]);
-      bytes = n;
-    }
-    return memory.get();
-  }
-};
-
-std::unique_ptr<Refit::Flight> Refit::launch(const Bucket& bucket, std::span<const TensorPart> sources,
-                                             std::span<const TensorPart> destinations, Slot& slot) const {
+// What a bucket sends and receives, and how much memory that takes.
+std::unique_ptr<Refit::Flight> Refit::prepare(const Bucket& bucket, std::span<const TensorPart> sources,
+                                              std::span<const TensorPart> destinations) const {
   auto flight = std::make_unique<Flight>();
   flight->bucket = &bucket;
   const size_t n = static_cast<size_t>(ranks_.size());
-  std::vector<std::vector<MemoryBox>> send(n), recv(n);
-  const auto wire = [&](const Piece& p) { return tensors_[p.tensor].dtype; };
-  const auto bytes = [&](const Piece& p) { return p.transfer.box.numel() * dtype_bytes(wire(p)); };
-  int64_t converted = 0, moved = 0;
-  for (const Piece& p : bucket.sends) {
-    moved += bytes(p);
-    if (sources[p.tensor].dtype != wire(p)) converted += bytes(p);
-  }
-  for (const Piece& p : bucket.receives) moved += bytes(p);
-  flight->bytes = converted + (ranks_.shares_memory() ? 0 : moved);
-  std::byte* const staging = slot.of(flight->bytes);
-  int64_t at = 0;
+  flight->send.resize(n), flight->recv.resize(n);
+  // A box for several ranks is converted once.
+  std::map<std::tuple<size_t, std::vector<int64_t>, std::vector<int64_t>>, size_t> known;
   for (const Piece& p : bucket.sends) {
     const Transfer& t = p.transfer;
-    TensorPart from = sources[p.tensor];
-    std::vector<int64_t> offset = t.source_offset;
-    if (from.dtype != wire(p)) {
-      std::byte* out = staging + at;
-      at += bytes(p);
-      convert_box(from, offset, t.box.size, wire(p), out);
-      from = {out, wire(p), t.box.size};
-      std::fill(offset.begin(), offset.end(), 0);
+    const size_t to = static_cast<size_t>(t.destination);
+    const DType wire = tensors_[p.tensor].dtype;
+    if (sources[p.tensor].dtype == wire) {
+      flight->send[to].push_back(memory_box(sources[p.tensor], t.source_offset, t.box.size));
+      continue;
     }
-    send[static_cast<size_t>(t.destination)].push_back(memory_box(from, offset, t.box.size));
+    const int64_t bytes = t.box.numel() * dtype_bytes(wire);
+    const auto [found, is_new] = known.try_emplace({p.tensor, t.source_offset, t.box.size}, flight->converted.size());
+    if (is_new) {
+      flight->converted.push_back({&p, flight->converted_bytes, {}});
+      flight->converted_bytes += bytes;
+    }
+    flight->converted[found->second].boxes.emplace_back(to, flight->send[to].size());
+    flight->send[to].push_back(contiguous_box(nullptr, bytes));
   }
   for (const Piece& p : bucket.receives)
-    recv[static_cast<size_t>(p.transfer.source)].push_back(
+    flight->recv[static_cast<size_t>(p.transfer.source)].push_back(
         memory_box(destinations[p.tensor], p.transfer.destination_offset, p.transfer.box.size));
-  flight->work = ranks_.exchange(std::move(send), std::move(recv), kPurpose, staging + converted);
+  flight->bytes = flight->converted_bytes;
+  if (!ranks_.shares_memory())
+    for (size_t r = 0; r < n; ++r)
+      flight->bytes += Communicator::packed_bytes(flight->send[r]) + Communicator::packed_bytes(flight->recv[r]);
   return flight;
+}
+
+void Refit::launch(Flight& flight, std::span<const TensorPart> sources, Staging& staging) const {
+  flight.memory = staging.take(flight.bytes);
+  std::byte* const memory = flight.memory.memory.get();
+  for (const Flight::Converted& c : flight.converted) {
+    const Piece& p = *c.piece;
+    convert_box(sources[p.tensor], p.transfer.source_offset, p.transfer.box.size, tensors_[p.tensor].dtype, memory + c.at);
+    for (const auto& [to, i] : c.boxes) flight.send[to][i].data = memory + c.at;
+  }
+  flight.work = ranks_.exchange(std::move(flight.send), std::move(flight.recv), kPurpose, memory + flight.converted_bytes);
 }
 
 RefitReport Refit::run(std::span<const TensorPart> sources, std::span<const TensorPart> destinations) {
@@ -209,12 +277,21 @@ RefitReport Refit::run(std::span<const TensorPart> sources, std::span<const Tens
   Checks checks;
   checks.sources.resize(tensors_.size());
   checks.destinations.resize(tensors_.size());
-  Slot slots[2];
-  std::unique_ptr<Flight> before;
-  const auto land = [&](std::unique_ptr<Flight> flight, int64_t number) {
-    if (!flight) return;
+  Staging staging{options_.watermark};
+  std::deque<std::unique_ptr<Flight>> flying;
+  int64_t in_flight = 0, landed = 0;
+  const auto land = [&] {
+    if (landed == 0) {  // while the first buckets travel
+      copy_own(sources, destinations, checks, report);
+      if (options_.verify) hash_sources(sources, checks);
+    }
+    const std::unique_ptr<Flight> flight = std::move(flying.front());
+    flying.pop_front();
     flight->work.wait();
-    if (options_.progress) options_.progress(number, report.buckets);
+    ++landed;
+    in_flight -= flight->bytes;
+    staging.give(std::move(flight->memory));
+    if (options_.progress) options_.progress(landed, report.buckets);
     if (!options_.verify) return;
     checks.received.emplace_back();
     for (const Piece& p : flight->bucket->receives) {
@@ -224,17 +301,15 @@ RefitReport Refit::run(std::span<const TensorPart> sources, std::span<const Tens
       checks.destinations[p.tensor] += checks.received.back().back();
     }
   };
-  for (size_t b = 0; b < buckets_.size(); ++b) {
-    std::unique_ptr<Flight> next = launch(buckets_[b], sources, destinations, slots[b % 2]);
-    report.peak_in_flight = std::max(report.peak_in_flight, next->bytes + (before ? before->bytes : 0));
-    if (b == 0) {  // while the first bucket travels
-      if (options_.verify) hash_sources(sources, checks);
-      copy_own(sources, destinations, checks, report);
-    }
-    land(std::move(before), static_cast<int64_t>(b));
-    before = std::move(next);
+  for (const Bucket& bucket : buckets_) {
+    std::unique_ptr<Flight> next = prepare(bucket, sources, destinations);
+    while (!flying.empty() && (flying.size() == kFlights || in_flight + next->bytes > options_.watermark)) land();
+    launch(*next, sources, staging);
+    in_flight += next->bytes;
+    report.peak_in_flight = std::max(report.peak_in_flight, in_flight);
+    flying.push_back(std::move(next));
   }
-  land(std::move(before), report.buckets);
+  while (!flying.empty()) land();
   report.sent = counted().sent - before_run.sent;
   report.received = counted().received - before_run.received;
   if (options_.verify) compare(sources, checks, report);

@@ -60,15 +60,16 @@ class Refit {
   struct Bucket {
     std::vector<Piece> sends, receives;  // of this rank; sorted alike at both ends
   };
-  struct Flight;  // a bucket under way
-  struct Slot;    // its memory
-  struct Checks;  // hashes of what was sent and received
+  struct Flight;   // a bucket under way
+  struct Staging;  // memory of such
+  struct Checks;   // hashes of what was sent and received
 
   void check_parts(std::span<const TensorPart> sources, std::span<const TensorPart> destinations) const;
   void copy_own(std::span<const TensorPart> sources, std::span<const TensorPart> destinations, Checks& checks,
                 RefitReport& report) const;
-  std::unique_ptr<Flight> launch(const Bucket& bucket, std::span<const TensorPart> sources,
-                                 std::span<const TensorPart> destinations, Slot& slot) const;
+  std::unique_ptr<Flight> prepare(const Bucket& bucket, std::span<const TensorPart> sources,
+                                  std::span<const TensorPart> destinations) const;
+  void launch(Flight& flight, std::span<const TensorPart> sources, Staging& staging) const;
   void hash_sources(std::span<const TensorPart> sources, Checks& checks) const;
   void compare(std::span<const TensorPart> sources, const Checks& checks, RefitReport& report) const;
   std::string where_wrong(std::span<const TensorPart> sources, const Checks& checks, std::pair<size_t, size_t> wrong) const;

@@ -1,39 +1,43 @@
 #include "weft/refit/tensor_part.h"
 
 #include <algorithm>
+#include <array>
 #include <numeric>
 
-#include "weft/base/element_hash.h"
 #include "weft/base/error.h"
 #include "weft/base/threads.h"
+#include "weft/kernels/element_hash.h"
 #include "weft/kernels/elementwise.h"
 
 namespace weft {
 namespace {
 
-// Calls fn(index in the part, index in the whole tensor, count) for runs of elements that are consecutive in both.
-template <typename Fn>
-void for_each_row(const std::vector<int64_t>& local, const std::vector<int64_t>& offset, const Box& box,
-                  const std::vector<int64_t>& shape, const Fn& fn) {
-  if (box.numel() == 0) return;
-  size_t outer = local.size();  // dims above the run's
+// Where a box lies in a tensor of `shape`.
+struct Place {
+  const std::vector<int64_t>& shape;
+  const std::vector<int64_t>& offset;
+};
+
+// Calls fn(indices of the first element in each tensor, count) for runs of elements that are consecutive in all of them.
+template <size_t kPlaces, typename Fn>
+void for_each_row(const std::vector<int64_t>& size, const std::array<Place, kPlaces>& places, const Fn& fn) {
+  if (std::find(size.begin(), size.end(), 0) != size.end()) return;
+  size_t outer = size.size();  // dims above the run's
   int64_t run = 1;
-  bool whole = true;  // all dims below are whole in both
+  bool whole = true;  // all dims below are whole in all
   while (outer > 0 && whole) {
-    run *= box.size[--outer];
-    whole = box.size[outer] == local[outer] && box.size[outer] == shape[outer];
+    run *= size[--outer];
+    whole = std::all_of(places.begin(), places.end(), [&](const Place& p) { return p.shape[outer] == size[outer]; });
   }
   std::vector<int64_t> index(outer, 0);
   for (;;) {
-    int64_t here = 0, there = 0;
-    for (size_t d = 0; d < local.size(); ++d) {
-      const int64_t i = d < outer ? index[d] : 0;
-      here = here * local[d] + offset[d] + i;
-      there = there * shape[d] + box.offset[d] + i;
-    }
-    fn(here, there, run);
+    std::array<int64_t, kPlaces> at{};
+    for (size_t p = 0; p < kPlaces; ++p)
+      for (size_t d = 0; d < size.size(); ++d)
+        at[p] = at[p] * places[p].shape[d] + places[p].offset[d] + (d < outer ? index[d] : 0);
+    fn(at, run);
     size_t d = outer;
-    while (d > 0 && ++index[d - 1] == box.size[d - 1]) index[--d] = 0;
+    while (d > 0 && ++index[d - 1] == size[d - 1]) index[--d] = 0;
     if (d == 0) return;
   }
 }
@@ -48,13 +52,14 @@ bool converts(DType from, DType to) { return from == to || (from == DType::kF32 
 
 void convert_box(const TensorPart& part, const std::vector<int64_t>& offset, const std::vector<int64_t>& size, DType to,
                  std::byte* out) {
-  const Box box{std::vector<int64_t>(size.size(), 0), size};
-  const int64_t item = dtype_bytes(part.dtype);
-  if (part.dtype == to) return copy_box(contiguous_box(out, box.numel() * item), memory_box(part, offset, size));
+  if (part.dtype == to) {
+    const MemoryBox box = memory_box(part, offset, size);
+    return copy_box(contiguous_box(out, box.bytes()), box);
+  }
   WEFT_CHECK(converts(part.dtype, to), "{} as {}", dtype_name(part.dtype), dtype_name(to));
-  // The box as a tensor of its own: `there` counts its elements.
-  for_each_row(part.shape, offset, box, size, [&](int64_t here, int64_t there, int64_t count) {
-    kernels::convert(reinterpret_cast<const float*>(part.data) + here, reinterpret_cast<bf16*>(out) + there, count);
+  const std::vector<int64_t> start(size.size(), 0);  // the box is a tensor of its own
+  for_each_row<2>(size, {{{part.shape, offset}, {size, start}}}, [&](const std::array<int64_t, 2>& at, int64_t count) {
+    kernels::convert(reinterpret_cast<const float*>(part.data) + at[0], reinterpret_cast<bf16*>(out) + at[1], count);
   });
 }
 
@@ -78,12 +83,34 @@ uint64_t hash_box(const TensorPart& part, const std::vector<int64_t>& offset, co
         from = {converted.data(), as, piece.size};
         std::fill(at.begin(), at.end(), 0);
       }
-      for_each_row(from.shape, at, piece, shape, [&](int64_t here, int64_t there, int64_t count) {
-        sums[i] += hash_elements({from.data + here * item, static_cast<size_t>(count * item)}, item, there);
-      });
+      const auto add = [&](const std::array<int64_t, 2>& start, int64_t count) {
+        sums[i] += kernels::hash_elements({from.data + start[0] * item, static_cast<size_t>(count * item)}, item, start[1]);
+      };
+      for_each_row<2>(piece.size, {{{from.shape, at}, {shape, piece.offset}}}, add);
     }
   });
   return std::accumulate(sums.begin(), sums.end(), uint64_t{0});
+}
+
+CopyHashes copy_and_hash_box(const TensorPart& to, const std::vector<int64_t>& to_offset, const TensorPart& from,
+                             const std::vector<int64_t>& from_offset, const Box& box, const std::vector<int64_t>& shape) {
+  WEFT_CHECK(to.dtype == from.dtype, "{} as {}", dtype_name(from.dtype), dtype_name(to.dtype));
+  constexpr int64_t kBytes = 16 << 10;  // written and read again: half of a core's first cache
+  const int64_t item = dtype_bytes(to.dtype);
+  CopyHashes out;
+  const auto copy_run = [&](const std::array<int64_t, 3>& at, int64_t count) {
+    for (int64_t done = 0; done < count; done += kBytes / item) {
+      const size_t bytes = static_cast<size_t>(std::min(count - done, kBytes / item) * item);
+      const std::byte* here = from.data + (at[0] + done) * item;
+      std::byte* there = to.data + (at[1] + done) * item;
+      const int64_t first = at[2] + done;
+      out.read += here == there ? kernels::hash_elements({here, bytes}, item, first)
+                                : kernels::copy_and_hash_elements(there, {here, bytes}, item, first);
+      out.written += kernels::hash_elements({there, bytes}, item, first);
+    }
+  };
+  for_each_row<3>(box.size, {{{from.shape, from_offset}, {to.shape, to_offset}, {shape, box.offset}}}, copy_run);
+  return out;
 }
 
 }  // namespace weft

@@ -1,14 +1,17 @@
-#include "weft/base/element_hash.h"
+#include "weft/kernels/element_hash.h"
 
-#include <gtest/gtest.h>
-
+#include <algorithm>
 #include <set>
 #include <vector>
 
 #include "weft/base/random.h"
+#include "weft/kernels/element_hash_reference.h"
+#include "weft/kernels/test_support.h"
 
-namespace weft {
+namespace weft::kernels {
 namespace {
+
+class ElementHash : public testing::Kernels {};
 
 std::vector<std::byte> some_bytes(size_t n) {
   std::vector<std::byte> out(n);
@@ -17,7 +20,27 @@ std::vector<std::byte> some_bytes(size_t n) {
   return out;
 }
 
-TEST(ElementHash, AddsOverParts) {
+TEST_F(ElementHash, EveryTargetHasTheScalarBits) {
+  const std::vector<std::byte> bytes = some_bytes(8 * 4100 + 3);
+  everywhere([&] {
+    for (const int64_t item : {1, 2, 4, 8})
+      for (const size_t skipped : {0, 1, 3})  // elements anywhere in memory
+        for (const int64_t count : {0, 1, 7, 8, 9, 15, 16, 17, 31, 100, 1023, 1024, 1025, 4099})
+          for (const int64_t first : {int64_t{0}, int64_t{1}, int64_t{1009}, int64_t{1} << 33}) {
+            const auto part = std::span(bytes).subspan(skipped, static_cast<size_t>(count * item));
+            ASSERT_EQ(hash_elements(part, item, first), reference::hash_elements(part, item, first))
+                << count << " of " << item << " bytes from " << first;
+            std::vector<std::byte> copy(part.size() + 1, std::byte{0x5a}), expected(part.begin(), part.end());
+            expected.push_back(std::byte{0x5a});
+            ASSERT_EQ(copy_and_hash_elements(copy.data(), part, item, first), reference::hash_elements(part, item, first));
+            ASSERT_EQ(copy, expected) << count << " of " << item << " bytes";
+          }
+  });
+  const std::vector<std::byte> ones(4 * 4100, std::byte{0xff});  // the largest products
+  everywhere([&] { EXPECT_EQ(hash_elements(ones, 4, 3), reference::hash_elements(ones, 4, 3)); });
+}
+
+TEST_F(ElementHash, AddsOverParts) {
   const std::vector<std::byte> bytes = some_bytes(8 * 3000);
   for (const int64_t item : {1, 2, 4, 8}) {
     const int64_t count = static_cast<int64_t>(bytes.size()) / item;
@@ -31,7 +54,7 @@ TEST(ElementHash, AddsOverParts) {
   }
 }
 
-TEST(ElementHash, EveryFlippedBitAndEveryExchangeShows) {
+TEST_F(ElementHash, EveryFlippedBitAndEveryExchangeShows) {
   std::vector<std::byte> bytes = some_bytes(4 * 1500);
   const uint64_t whole = hash_elements(bytes, 4, 0);
   std::set<uint64_t> seen{whole};
@@ -50,10 +73,10 @@ TEST(ElementHash, EveryFlippedBitAndEveryExchangeShows) {
   EXPECT_EQ(hash_elements(bytes, 4, 0), whole);
 }
 
-TEST(ElementHash, AStatedValue) {  // manifests of older checkpoints hold such
+TEST_F(ElementHash, AStatedValue) {  // manifests of older checkpoints hold such
   const std::vector<std::byte> bytes = some_bytes(4096);
   EXPECT_EQ(hash_elements(bytes, 4, 5), 0x75be8c5b369518c2);
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::kernels
