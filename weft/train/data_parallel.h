@@ -20,6 +20,8 @@ class DataParallel {
   explicit DataParallel(std::shared_ptr<const RankMesh> mesh = nullptr) : mesh_(std::move(mesh)) {}
 
   int size() const { return mesh_ ? mesh_->world.size() : 1; }
+  // Whether this rank speaks for its place.
+  bool first_of_place() const { return !mesh_ || (mesh_->cp.rank() == 0 && mesh_->tp.rank() == 0); }
 
   // Consecutive trajectories of each place in (replicate, fsdp), whose ranks work on the same; about as many tokens each. This
   // rank's in micro-batches, of which every rank has as many (the last ones may be empty).

@@ -116,14 +116,24 @@ std::vector<ScoredSample> generate_scored(const RolloutShare& rollout, const Job
     score(rewards, source, mine, samples);
   });
   if (job.size() == 1) return samples;
-  std::vector<Trajectory> own;
-  for (ScoredSample& s : samples) own.push_back(std::move(s.trajectory));
+  std::vector<Trajectory> light;
+  std::vector<std::pair<std::optional<RoutingTrace>, std::vector<KeptSet>>> details;
+  for (ScoredSample& s : samples) {
+    details.emplace_back(std::move(s.trajectory.routing), std::move(s.trajectory.kept));
+    s.trajectory.routing.reset(), s.trajectory.kept.clear();
+    light.push_back(std::move(s.trajectory));
+  }
   samples.clear();
-  for (const std::vector<std::byte>& bytes : job.gather_bytes(serialize_trajectories(own)))
+  int rank = 0;
+  for (const std::vector<std::byte>& bytes : job.gather_bytes(serialize_trajectories(light))) {
+    const bool ours = rank++ == job.rank();
+    size_t i = 0;
     for (Trajectory& t : deserialize_trajectories(bytes, "a peer's samples")) {
+      if (ours) t.routing = std::move(details[i].first), t.kept = std::move(details[i++].second);
       std::string text = tokenizer.decode(t.response_ids, true);
-      samples.push_back({std::move(t), std::move(text)});
+      samples.push_back({std::move(t), std::move(text), ours, ours});
     }
+  }
   return samples;
 }
 

@@ -17,6 +17,9 @@ namespace weft {
 struct ScoredSample {
   Trajectory trajectory;  // rewards filled in
   std::string text;
+  // On a job of several ranks: whether the trajectory's routing trace and kept sets are here (sample_details.h), and whether this is
+  // the one rank that counts them.
+  bool has_details = true, counts_here = true;
 };
 
 // Sampling of one prompt, in the recipe's names; -1 or 0 in top_k: off.
@@ -36,7 +39,7 @@ struct RolloutShare {
 };
 
 // generate and score, shared by the rollout's places: each takes its range of the prompts, and all ranks of the job get all
-// samples. Collective over the job.
+// samples, but for their details, which stay where they were sampled. Collective over the job.
 std::vector<ScoredSample> generate_scored(const RolloutShare& rollout, const Job& job, RewardSet& rewards,
                                           const PromptSource& source, const Tokenizer& tokenizer,
                                           const std::vector<Prompt>& prompts, const SamplingParams& params, uint64_t seed,

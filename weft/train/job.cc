@@ -41,6 +41,31 @@ std::vector<std::vector<std::byte>> Job::gather_bytes(std::span<const std::byte>
   return weft::gather_bytes(*world(), mine);
 }
 
+std::vector<std::vector<std::byte>> Job::exchange_bytes(const std::vector<std::vector<std::byte>>& mine) const {
+  WEFT_CHECK(std::ssize(mine) == size(), "{} parcels for {} ranks", mine.size(), size());
+  if (!world()) return mine;
+  const std::vector<int64_t> ones(mine.size(), 1);
+  std::vector<int64_t> send, receive(mine.size());
+  std::vector<std::byte> flat;
+  for (const std::vector<std::byte>& m : mine) {
+    send.push_back(std::ssize(m));
+    flat.insert(flat.end(), m.begin(), m.end());
+  }
+  world()->all_to_all(send.data(), ones, receive.data(), ones, DType::kI64, kPurpose).wait();
+  int64_t total = 0;
+  for (int64_t n : receive) total += n;
+  std::vector<std::byte> arrived(static_cast<size_t>(total));
+  world()->all_to_all(flat.data(), send, arrived.data(), receive, DType::kU8, kPurpose).wait();
+  std::vector<std::vector<std::byte>> out;
+  auto at = arrived.begin();
+  for (int64_t n : receive) out.emplace_back(at, at + n), at += n;
+  return out;
+}
+
+void Job::sum(std::vector<double>& values) const {
+  if (world()) world()->all_reduce(values.data(), values.data(), std::ssize(values), DType::kF64, ReduceOp::kSum, kPurpose).wait();
+}
+
 void Job::broadcast(std::vector<int64_t>& values, int from) const {
   if (!world()) return;
   int64_t count = std::ssize(values);

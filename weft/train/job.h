@@ -29,8 +29,11 @@ class Job {
   bool any(bool mine) const;
   double sum(double mine) const;
   double max(double mine) const;
+  void sum(std::vector<double>& values) const;  // element by element; as many on all
   // Everybody's bytes, by rank.
   std::vector<std::vector<std::byte>> gather_bytes(std::span<const std::byte> mine) const;
+  // mine[r] goes to rank r; the result: what rank r had for this one.
+  std::vector<std::vector<std::byte>> exchange_bytes(const std::vector<std::vector<std::byte>>& mine) const;
   // Values of rank `from`, which replace the others'.
   void broadcast(std::vector<int64_t>& values, int from) const;
   void broadcast(std::vector<std::vector<float>>& rows, int from) const;

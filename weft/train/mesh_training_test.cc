@@ -116,6 +116,8 @@ TEST_F(MeshTrainingTest, EveryMeshEqualsOneRank) {
     expect_first_step_equal("one", mesh);
     expect_gradients_close("one", mesh, 4e-6);
     EXPECT_EQ(metrics(mesh).at(0).at("parity/max_abs_diff").get<double>(), 0);
+    for (const char* bound : {"min", "max"})
+      EXPECT_EQ(metrics(mesh).at(0).at(std::string("actor/times_trained/") + bound).get<double>(), 1) << mesh;
   }
 }
 

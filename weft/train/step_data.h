@@ -28,6 +28,7 @@ struct StepData {
   int64_t batches = 0;       // of prompts that were taken from the data for this step
   double reference_kl = 0;   // mean over responses of their mean KL to the reference, where it is in the reward; NaN: no token counts
   int64_t updates_done = 0;
+  std::vector<double> trained;  // [sample]: how often this rank has trained it, where it speaks for its place
   bool has_log_probs = false;  // old and reference ones came with a checkpoint
   UpdateSums sums;
   MetricsRow carried;  // known before the first update only

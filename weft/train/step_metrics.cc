@@ -51,28 +51,32 @@ void add_gap_metrics(const std::string& prefix, const LogProbGap& gap, MetricsRo
   row.set(prefix + "ess", gap.effective_sample_size());
 }
 
-void add_expert_load(std::span<const Trajectory* const> trajectories, const ModelConfig& config, MetricsRow& row) {
+void add_expert_load(const std::vector<ScoredSample>& samples, const Job& job, const ModelConfig& config, MetricsRow& row) {
   if (!config.has_moe()) return;
   const std::vector<int32_t> layers = config.moe_layer_ids();
-  std::vector<std::vector<double>> counts(layers.size(), std::vector<double>(static_cast<size_t>(config.moe.num_experts), 0.0));
-  double rows = 0;
+  const size_t experts = static_cast<size_t>(config.moe.num_experts);
+  std::vector<double> counts(layers.size() * experts + 1, 0.0);  // [layer][expert], and the rows
   std::vector<int32_t> ids(static_cast<size_t>(config.moe.top_k));
-  for (const Trajectory* t : trajectories) {
-    if (!t->routing) continue;
-    rows += static_cast<double>(t->routing->num_rows());
-    for (int64_t r = 0; r < t->routing->num_rows(); ++r)
+  for (const ScoredSample& s : samples) {
+    if (!s.counts_here || !s.trajectory.routing) continue;
+    const RoutingTrace& trace = *s.trajectory.routing;
+    counts.back() += static_cast<double>(trace.num_rows());
+    for (int64_t r = 0; r < trace.num_rows(); ++r)
       for (size_t l = 0; l < layers.size(); ++l) {
-        t->routing->get(r, static_cast<int64_t>(l), ids);
-        for (int32_t id : ids) counts[l][static_cast<size_t>(id)] += 1;
+        trace.get(r, static_cast<int64_t>(l), ids);
+        for (int32_t id : ids) counts[l * experts + static_cast<size_t>(id)] += 1;
       }
   }
+  job.sum(counts);
+  const double rows = counts.back();
   if (rows == 0) return;
   const double even = rows * static_cast<double>(config.moe.top_k) / static_cast<double>(config.moe.num_experts);
   double worst = 0;
   for (size_t l = 0; l < layers.size(); ++l)
-    for (size_t e = 0; e < counts[l].size(); ++e) {
-      row.set(fmt::format("moe/load/{}/{}", layers[l], e), counts[l][e] / even);
-      worst = std::max(worst, counts[l][e] / even);
+    for (size_t e = 0; e < experts; ++e) {
+      const double load = counts[l * experts + e] / even;
+      row.set(fmt::format("moe/load/{}/{}", layers[l], e), load);
+      worst = std::max(worst, load);
     }
   row.set("moe/load_max", worst);
 }

@@ -17,8 +17,9 @@ namespace weft {
 void add_sample_metrics(const std::vector<ScoredSample>& samples, const RewardSet& rewards, const Recipe& recipe, MetricsRow& row);
 // prefix + kl, k3_kl, mean_abs, max_abs, ratio_above_2, chi2_token, chi2_seq, ess.
 void add_gap_metrics(const std::string& prefix, const LogProbGap& gap, MetricsRow& row);
-// moe/load/<layer>/<expert>: tokens of the step that took the expert, relative to an even share; needs routing traces.
-void add_expert_load(std::span<const Trajectory* const> trajectories, const ModelConfig& config, MetricsRow& row);
+// moe/load/<layer>/<expert>: tokens of the step that took the expert, relative to an even share; needs routing traces. Collective over
+// the job.
+void add_expert_load(const std::vector<ScoredSample>& samples, const Job& job, const ModelConfig& config, MetricsRow& row);
 
 // timing_s/<phase>, and the rates of a step.
 class StepTimer {

@@ -14,6 +14,7 @@
 #include "weft/rl/grpo.h"
 #include "weft/rl/kl.h"
 #include "weft/train/evaluate.h"
+#include "weft/train/sample_details.h"
 #include "weft/train/step_advantages.h"
 #include "weft/train/step_data.h"
 #include "weft/train/step_metrics.h"
@@ -299,7 +300,7 @@ void Trainer::step() {
       }
       for (Trajectory& t : u.trajectories) {
         std::string text = tokenizer_->decode(t.response_ids, true);
-        data.samples.push_back({std::move(t), std::move(text)});
+        data.samples.push_back({std::move(t), std::move(text), true, job_.main()});
       }
       data.old_log_probs = std::move(u.old_log_probs);
       data.ref_log_probs = std::move(u.ref_log_probs);
@@ -312,6 +313,7 @@ void Trainer::step() {
       data.index();
     } else {
       generate_step(data);
+      fetch_details(job_, data.samples, details_wanted(data));
       timer.mark("gen", row);
     }
     add_sample_metrics(data.samples, *rewards_, recipe_, row);
@@ -336,6 +338,8 @@ void Trainer::step() {
     update_critic(data, row);
     if (recipe_.needs_critic()) timer.mark("update_critic", row);
   } catch (const StoppedError& e) {
+    // Whoever saves them has all of them whole.
+    if (!data.samples.empty()) fetch_details(job_, data.samples, std::vector<uint8_t>(data.samples.size(), job_.main()));
     const bool updating = !data.samples.empty() && !data.old_log_probs.empty();  // on the actor's ranks
     stop(e.what(), updating ? &data : nullptr);
   }
@@ -350,6 +354,7 @@ void Trainer::step() {
   refit_rollout();
   timer.mark("refit", row);
   add_refit_metrics(row);
+  add_times_trained(data, row);
   arenas_.memory.report(job_, row);
   timer.finish(data.samples, row);
   job_.report_wait_share(waited, row);
@@ -357,7 +362,7 @@ void Trainer::step() {
     const auto it = received.find(name);
     row.set("comm/" + name + "/received_bytes", bytes - (it != received.end() ? it->second : 0.0));
   }
-  add_expert_load(data.trajectories, files_.config, row);
+  add_expert_load(data.samples, job_, files_.config, row);
   const bool last = progress_.step == total_steps_;
   if (job_.main()) {
     run_dir_->write_metrics(progress_.step, row);

@@ -62,7 +62,13 @@ class Trainer {
   // The reward of each prompt's greedy response, for ReMax.
   void add_baselines(StepData& data, uint64_t seed);
   std::unique_ptr<LoadedModel> load_frozen(const std::string& path, const ModelArenas& memory) const;
+  // Whose routing traces and kept sets this rank will read in the step.
+  std::vector<uint8_t> details_wanted(const StepData& data) const;
+  // What the step's parity check looks at.
+  std::vector<size_t> parity_sample(const StepData& data) const;
   void check_step_parity(StepData& data);
+  // Whether the rollout's log-probs are the old ones: no pass of the actor's.
+  bool bypassed() const;
   // Those of the reference, and of the weights before the first update where the rollout's own do not serve.
   void compute_log_probs(StepData& data);
   void update(StepData& data, MetricsRow& row);
@@ -96,6 +102,7 @@ class Trainer {
   int64_t tokens_generated() const;
   // Collective over the job.
   void add_refit_metrics(MetricsRow& row) const;
+  void add_times_trained(StepData& data, MetricsRow& row) const;
 
   Recipe recipe_;
   const Registry& registry_;

@@ -1,5 +1,6 @@
 // What a step computes of its samples: parity, log-probs, updates.
 #include <algorithm>
+#include <numeric>
 #include <span>
 
 #include "weft/base/error.h"
@@ -14,19 +15,51 @@
 
 namespace weft {
 
+std::vector<uint8_t> Trainer::details_wanted(const StepData& data) const {
+  std::vector<uint8_t> wanted(data.samples.size(), 0);
+  const auto want = [&](const DataParallel& ranks, const std::vector<size_t>& members) {
+    std::vector<const Trajectory*> list;
+    for (size_t i : members) list.push_back(data.trajectories[i]);
+    const DataParallel::Share share = ranks.share(list, recipe_.actor.max_tokens_per_micro_batch);
+    for (size_t i = share.begin[share.mine]; i < share.begin[share.mine + 1]; ++i) wanted[members[i]] = 1;
+  };
+  std::vector<size_t> all(data.samples.size());
+  std::iota(all.begin(), all.end(), size_t{0});
+  if (actor_) {
+    if (recipe_.trainer.parity != "off") want(ranks_, parity_sample(data));
+    if (!bypassed()) want(ranks_, all);
+    const int64_t prompts = std::ssize(data.prompts), updates = mini_batches(recipe_, prompts) * recipe_.actor.ppo_epochs;
+    for (int64_t u = 0; u < updates; ++u) want(ranks_, mini_batch_members(recipe_, data.step, prompts, u));
+  }
+  // They read no routes, but the sets that tokens were drawn from, where those are not whole.
+  const RolloutRecipe& r = recipe_.rollout;
+  if ((reference_ || teacher_) && (r.top_p < 1 || r.top_k > 0 || r.min_p > 0)) want(reference_ranks_, all);
+  return wanted;
+}
+
 // At least one whole trajectory and 1 % of tokens; which ones is drawn from the step.
-void Trainer::check_step_parity(StepData& data) {
-  if (recipe_.trainer.parity == "off") return;
-  const TraceSpan span("parity");
+std::vector<size_t> Trainer::parity_sample(const StepData& data) const {
   int64_t tokens = 0, wanted = 0;
   for (const Trajectory* t : data.trajectories) tokens += static_cast<int64_t>(t->response_ids.size());
-  std::vector<const Trajectory*> sample;
+  std::vector<size_t> sample;
   const CounterRng rng(hash_combine(static_cast<uint64_t>(recipe_.trainer.seed), static_cast<uint64_t>(data.step)));
   const uint64_t first = rng.below(0, data.trajectories.size());
   for (size_t i = 0; i < data.trajectories.size() && (sample.empty() || wanted * 100 < tokens); ++i) {
-    sample.push_back(data.trajectories[(first + i) % data.trajectories.size()]);
-    wanted += static_cast<int64_t>(sample.back()->response_ids.size());
+    sample.push_back((first + i) % data.trajectories.size());
+    wanted += static_cast<int64_t>(data.trajectories[sample.back()]->response_ids.size());
   }
+  return sample;
+}
+
+bool Trainer::bypassed() const {
+  const std::string& mode = recipe_.algorithm.rollout_correction.bypass_mode;
+  return mode == "true" || (mode == "auto" && parity_promised());
+}
+
+void Trainer::check_step_parity(StepData& data) {
+  const TraceSpan span("parity");
+  std::vector<const Trajectory*> sample;
+  for (size_t i : parity_sample(data)) sample.push_back(data.trajectories[i]);
   const DataParallel::Share share = ranks_.share(sample, recipe_.actor.max_tokens_per_micro_batch);
   ParityResult result = check_parity(*actor_->model, share.micro_batches, actor_options(false));
   result.max_difference = ranks_.max(result.max_difference);
@@ -79,18 +112,19 @@ void Trainer::compute_log_probs(StepData& data) {
     job_.phase(critic_ != nullptr, [&] { data.values = critic_->values(data.trajectories); });
     if (roles_.places.critic.ranks != roles_.places.actor.ranks) job_.broadcast(data.values, roles_.places.critic.ranks[0]);
   }
-  const std::string& bypass = recipe_.algorithm.rollout_correction.bypass_mode;
-  const bool bypassed = bypass == "true" || (bypass == "auto" && parity_promised());
-  if (!bypassed) enter(Phase::kActorForward);
+  if (!bypassed()) enter(Phase::kActorForward);
   job_.phase(actor_ != nullptr && !data.has_log_probs, [&] {
-    if (bypassed) {
+    if (bypassed()) {
       for (const Trajectory* t : data.trajectories) data.old_log_probs.push_back(t->rollout_log_probs);
     } else {
       ActorOptions options = actor_options(replay_ == RouterReplayMode::kR3);
       std::vector<RoutingTrace> traces;
       if (replay_ == RouterReplayMode::kR2) options.record = &traces;
       forward_all(ranks_, *actor_->model, options, data.old_log_probs);
-      for (size_t i = 0; i < traces.size(); ++i) data.samples[i].trajectory.routing = std::move(traces[i]);
+      for (size_t i = 0; i < traces.size(); ++i) {
+        data.samples[i].trajectory.routing = std::move(traces[i]);
+        data.samples[i].counts_here = job_.main();
+      }
     }
   });
 }
@@ -107,10 +141,13 @@ void Trainer::update(StepData& data, MetricsRow& row) {
   const AggregationMode mode = parse_aggregation_mode(recipe_.actor.loss_agg_mode);
   check_policy_params(recipe_.actor.loss_mode, loss, params, mode);
   const bool replay = replay_ != RouterReplayMode::kDisabled;
+  data.trained.assign(data.samples.size(), 0);
+  for (int64_t u = 0; u < data.updates_done && job_.main(); ++u)  // before the run was stopped
+    for (size_t i : mini_batch_members(recipe_, data.step, prompts, u)) data.trained[i] += 1;
   for (int64_t u = data.updates_done; u < minis * recipe_.actor.ppo_epochs; ++u) {
     const std::vector<size_t> members = mini_batch_members(recipe_, data.step, prompts, u);
     UpdateContext context{
-        &data.trajectories, &data.old_log_probs, &data.ref_log_probs, &data.advantages, &data.masks, &data.weights, &members};
+        &data.trajectories, &data.old_log_probs, &data.ref_log_probs, &data.advantages, &data.masks, &data.weights, &members, &data.trained};
     optimizer_->zero_grad();
     UpdateOptions options;
     options.actor = actor_options(replay);
@@ -156,6 +193,15 @@ void Trainer::update_critic(StepData& data, MetricsRow& row) {
     for (size_t i = 0; i < values[0].size(); ++i) own.set(kCriticMetrics[i], values[0][i]);
   }
   for (const auto& [name, value] : own.entries()) row.set(name, value);
+}
+
+void Trainer::add_times_trained(StepData& data, MetricsRow& row) const {
+  if (data.step <= recipe_.trainer.critic_warmup) return;
+  data.trained.resize(data.samples.size(), 0);
+  job_.sum(data.trained);
+  const auto [least, most] = std::minmax_element(data.trained.begin(), data.trained.end());
+  row.set("actor/times_trained/min", *least);
+  row.set("actor/times_trained/max", *most);
 }
 
 void Trainer::add_refit_metrics(MetricsRow& row) const {

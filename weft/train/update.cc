@@ -160,6 +160,8 @@ UpdateSums accumulate_gradients(CausalLM& model, const UpdateContext& context, c
     mine.entropy.insert(mine.entropy.end(), out.entropy.begin(), out.entropy.end());
     if (ranks.any(stop_requested())) throw StoppedError(fmt::format("stopped by {} between micro-batches", stop_signal_name()));
   }
+  if (context.trained && ranks.first_of_place())
+    for (size_t i = share.begin[share.mine]; i < member; ++i) (*context.trained)[(*context.members)[i]] += 1;
   all.log_probs = ranks.gather_tokens(share, members, mine.log_probs);
   all.entropy = ranks.gather_tokens(share, members, mine.entropy);
   UpdateSums sums;

@@ -23,6 +23,7 @@ struct UpdateContext {
   const std::vector<std::vector<uint8_t>>* masks = nullptr;
   const std::vector<std::vector<double>>* weights = nullptr;  // of the rollout correction; null or empty: none
   const std::vector<size_t>* members = nullptr;
+  std::vector<double>* trained = nullptr;  // null, or [trajectory]: one more for each that this rank trained and speaks for
 };
 
 struct UpdateOptions {
