@@ -5,6 +5,7 @@
 #include <cstring>
 #include <functional>
 #include <stdexcept>
+#include <utility>
 #include <vector>
 
 #include "weft/base/error.h"
@@ -270,27 +271,29 @@ inline void exchanges(Communicator& comm, DType dtype, int pattern, Checker* che
 }
 
 // Boxes above and below what travels alone and what is streamed, in one run at both ends, at one of them or at none, between others
-// that are short or empty; bytes around the boxes stay.
+// that are short or empty; bytes around the boxes stay. All of them go to the next rank, and a few to the others.
 inline void large_exchanges(Communicator& comm, Checker* checker) {
   struct Shape {
     int64_t rows, row;     // bytes
     int64_t gaps[2];       // between rows: at the sender, at the receiver
   };
   const Shape shapes[] = {{3, 5, {2, 0}}, {70, 1001, {0, 0}}, {1, 0, {0, 0}},    {90, 1500, {24, 0}},
-                          {2, 64, {0, 1}}, {130, 513, {0, 7}}, {40, 4096, {8, 16}}, {1, 65536, {0, 0}}};
+                          {2, 64, {0, 1}}, {130, 513, {0, 7}}, {180, 4096, {8, 16}}, {1, 65536, {0, 0}}};
   const int me = comm.rank(), n = comm.size();
+  const auto count = [&](int from, int to) { return to == (from + 1) % n ? std::size(shapes) : 3; };
   // The memory of one side: every box to or from every rank, each with some bytes behind it.
   const auto boxes_in = [&](Bytes* memory, size_t side) {
     std::vector<std::vector<MemoryBox>> boxes(static_cast<size_t>(n));
-    int64_t size = 0;
-    for (const Shape& s : shapes) size += s.rows * (s.row + s.gaps[side]) + 3;
-    memory->assign(static_cast<size_t>(n * size), kUntouched);
-    std::byte* at = memory->data();
-    for (auto& to_rank : boxes)
-      for (const Shape& s : shapes) {
-        to_rank.push_back({at, {s.rows, s.row}, {s.row + s.gaps[side], 1}});
-        at += s.rows * (s.row + s.gaps[side]) + 3;
-      }
+    int64_t at = 0;
+    for (const bool placed : {false, true}) {  // once to count
+      if (placed) memory->assign(static_cast<size_t>(std::exchange(at, 0)), kUntouched);
+      for (int r = 0; r < n; ++r)
+        for (size_t i = 0; i < (side == 0 ? count(me, r) : count(r, me)); ++i) {
+          const Shape& s = shapes[i];
+          if (placed) boxes[static_cast<size_t>(r)].push_back({memory->data() + at, {s.rows, s.row}, {s.row + s.gaps[side], 1}});
+          at += s.rows * (s.row + s.gaps[side]) + 3;
+        }
+    }
     return boxes;
   };
   const auto fill = [](const MemoryBox& box, int from, int to, size_t which) {
@@ -300,11 +303,10 @@ inline void large_exchanges(Communicator& comm, Checker* checker) {
   };
   Bytes out, in, wanted;
   const auto sends = boxes_in(&out, 0), receives = boxes_in(&in, 1), expected = boxes_in(&wanted, 1);
-  for (int r = 0; r < n; ++r)
-    for (size_t i = 0; i < std::size(shapes); ++i) {
-      fill(sends[static_cast<size_t>(r)][i], me, r, i);
-      fill(expected[static_cast<size_t>(r)][i], r, me, i);
-    }
+  for (int r = 0; r < n; ++r) {
+    for (size_t i = 0; i < count(me, r); ++i) fill(sends[static_cast<size_t>(r)][i], me, r, i);
+    for (size_t i = 0; i < count(r, me); ++i) fill(expected[static_cast<size_t>(r)][i], r, me, i);
+  }
   comm.exchange(sends, receives, "boxes").wait();
   checker->expect(in, wanted, "exchange of large boxes");
   // In memory of the caller's.

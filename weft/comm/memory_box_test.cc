@@ -62,5 +62,24 @@ TEST(MemoryBox, CopiesEqualElementByElement) {
   }
 }
 
+// Rows above and below what is streamed, at any place in a line; nothing else is written.
+TEST(MemoryBox, StreamedCopiesAreCopies) {
+  for (const int64_t row : {100, 511, 512, 513, 700, 1600})
+    for (const int64_t gap : {0, 5, 64}) {
+      const int64_t rows = 5, size = rows * (row + gap) + 3;
+      std::vector<std::byte> from(static_cast<size_t>(rows * row + 1)), cached(static_cast<size_t>(size), std::byte{0xee});
+      for (size_t i = 0; i < from.size(); ++i) from[i] = static_cast<std::byte>(i * 7 + i / 251);
+      std::vector<std::byte> streamed = cached;
+      const auto box_in = [&](std::vector<std::byte>& memory) { return MemoryBox{memory.data() + 3, {rows, row}, {row + gap, 1}}; };
+      copy_box(box_in(cached), contiguous_box(from.data() + 1, rows * row));
+      copy_box(box_in(streamed), contiguous_box(from.data() + 1, rows * row), Stores::kStreamed);
+      ASSERT_EQ(streamed, cached) << row << " " << gap;
+      std::vector<std::byte> back(from.size());
+      copy_boxes({contiguous_box(back.data() + 1, rows * row)}, {box_in(streamed)}, Stores::kStreamed);
+      back[0] = from[0];
+      ASSERT_EQ(back, from) << row << " " << gap;
+    }
+}
+
 }  // namespace
 }  // namespace weft
