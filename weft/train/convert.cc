@@ -71,6 +71,9 @@ void check_convert_output(const ConvertSource& source, const std::string& out, b
   if (lies_in(to, from) || lies_in(from, to))
     throw UsageError(fmt::format("the output {} and {}, which is read, lie in each other: choose another output directory", out,
                                  from.string()));
+  if (fs::exists(to.parent_path() / kManifestName))
+    throw UsageError(fmt::format("the output {} lies in a run's checkpoint, {}: choose another output directory", out,
+                                 to.parent_path().string()));
   if (!fs::exists(to)) return;
   if (!overwrite) throw UsageError(fmt::format("{}: already exists; choose another output directory, or --overwrite", out));
   if (!fs::is_directory(to) || (!fs::is_empty(to) && !fs::exists(to / "config.json")))

@@ -198,6 +198,8 @@ TEST_F(ConvertTest, TheOutputIsKeptSafe) {
   EXPECT_NE(refused(dir_.file("train.jsonl"), true).find("no model's directory"), std::string::npos);
   for (const std::string& inside : {checkpoint, checkpoint + "/huggingface", checkpoint + "/new", run, dir_.path()})
     EXPECT_NE(refused(inside, true).find("choose another output"), std::string::npos) << inside;
+  const std::string other = save_run("moe") + "/checkpoints/global_step_7/huggingface";
+  EXPECT_NE(refused(other, true).find("lies in a run's checkpoint"), std::string::npos);
   fs::create_directory_symlink(checkpoint, dir_.file("link"));
   EXPECT_NE(refused(dir_.file("link/huggingface"), true).find("choose another output"), std::string::npos);
   EXPECT_NO_THROW(check_convert_output(source, dir_.file("other/deep"), false));
