@@ -15,6 +15,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
+constexpr size_t kRankRows = 64;               // as `weft plan` lists
 constexpr int64_t kMostTransfers = 1'000'000;  // about 200 bytes each
 
 // Of a role's mesh, from its --ranks.
@@ -137,8 +138,11 @@ std::string refit_listing_text(const RefitListing& r, const RefitListingView& vi
   std::string out = fmt::format("refit of {} tensors in {}: trainer {} on ranks {} -> rollout {} on ranks {}\n", r.tensors.size(),
                                 dtype_name(r.options.rollout_dtype), r.train.to_string(), ranks_text(r.train_ranks),
                                 rollout_text(r.rollout), ranks_text(r.rollout_ranks));
-  out += fmt::format("  {} transfers in {} bucket{}, two of which share {}\n", r.transfers, r.buckets, r.buckets == 1 ? "" : "s",
-                     size_text(r.options.watermark));
+  if (r.transfers == 0)
+    out += "  nothing travels: who needs a tensor has it\n";
+  else
+    out += fmt::format("  {} transfers in {} bucket{}, two of which share {}\n", r.transfers, r.buckets,
+                       r.buckets == 1 ? "" : "s", size_text(r.options.watermark));
   out += fmt::format("  {} received; byte ratio {:.3f} (over what the rollout's ranks keep and do not hold)\n",
                      size_text(r.received), r.byte_ratio());
   const auto fullest =
@@ -149,11 +153,13 @@ std::string refit_listing_text(const RefitListing& r, const RefitListingView& vi
                        size_text(r.plan.largest_box));
   out += fmt::format("\n  {:>5}  {:<8} {:>16} {:>16} {:>16} {:>16}   [bytes]\n", "rank", "role", "needs", "own", "receives",
                      "sends");
-  for (size_t i = 0; i < r.ranks.size(); ++i) {
+  const size_t rows = view.limit > 0 ? std::min(r.ranks.size(), kRankRows) : r.ranks.size();
+  for (size_t i = 0; i < rows; ++i) {
     const RefitListing::Rank& rank = r.ranks[i];
     out += fmt::format("  {:>5}  {:<8} {:>16} {:>16} {:>16} {:>16}\n", i, role_of(r, static_cast<int>(i)), rank.needed, rank.own,
                        rank.received, rank.sent);
   }
+  if (rows < r.ranks.size()) out += fmt::format("  ... {} more ranks (--limit 0 shows all)\n", r.ranks.size() - rows);
   out += "\n  who sends which box to whom\n";
   int64_t transfers_left = 0, tensors_left = 0, still = 0;
   for (const ShownTensor& t : shown) {

@@ -41,7 +41,8 @@ struct RefitListing {
 RefitListing list_refit(const ParameterTable& table, const std::string& train_mesh, const std::string& rollout_mesh,
                         const RefitListingOptions& options);
 
-// Which transfers are shown: of tensors whose name matches ("*" is any run of characters), at most `limit` (0: all). What is left
+// Which transfers are shown: of tensors whose name matches ("*" is any run of characters), at most `limit` (0: all; else the text
+// has 64 ranks at most, too). What is left
 // out is said. UsageError where no name matches.
 struct RefitListingView {
   std::string name = "*";

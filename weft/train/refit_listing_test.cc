@@ -96,6 +96,9 @@ TEST(RefitListing, TextNamesWhoSendsWhatAndSaysWhatIsLeftOut) {
   // Nothing travels: one rank keeps all.
   const RefitListing still = list_refit(listed_table("dense"), "replicate=2", "dp=2", options);
   has(refit_listing_text(still, {}), fmt::format("{} tensors do not travel", still.tensors.size()));
+  const RefitListing wide = list_refit(listed_table("dense"), "replicate=64,fsdp=2", "dp=128", options);
+  has(refit_listing_text(wide, {}), "... 64 more ranks (--limit 0 shows all)");
+  EXPECT_EQ(refit_listing_text(wide, {"lm_head.weight", 0}).find("more ranks"), std::string::npos);
   has(refit_listing_text(still, {"lm_head.weight", 0}), ": nothing travels; ");
   EXPECT_EQ(refit_listing_text(still, {}).find(" -> 1 "), std::string::npos);
 }
