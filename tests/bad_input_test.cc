@@ -308,11 +308,70 @@ TEST_F(BadInput, CommandMistakes) {
   const Result plan = run({"plan", config, "--train", "fsdp=2", "--rollout", "dp=2", "--json"});
   EXPECT_EQ(plan.code, kExitDone);
   EXPECT_EQ(Json::parse(plan.out)["job_ranks"], 2);
-  for (const char* command : {"train", "sft", "generate", "eval", "check", "tokenize", "plan", "inspect", "report", "doctor"}) {
+  for (const char* command : {"train", "sft", "generate", "eval", "check", "tokenize", "plan", "inspect", "report", "doctor", "convert"}) {
     const Result r = run({command, "--help"});
     EXPECT_EQ(r.code, kExitDone) << command;
     EXPECT_NE(r.out.find("Example"), std::string::npos) << command;
   }
+}
+
+TEST_F(BadInput, Convert) {
+  LoadedModel m = load_model(model(), DType::kF32);
+  const Optimizer optimizer(m.model->parameters(), OptimRecipe{}, 10);
+  TrainProgress progress;
+  progress.command = "train", progress.step = 4;
+  save_checkpoint(dir_.file("runs/r/checkpoints"), m, optimizer, progress, 0);
+  const std::string from = dir_.file("runs/r"), out = dir_.file("out"), x = dir_.file("x");
+  const Result good = run({"convert", from, out, "--mesh", "fsdp=2,ep=2"});
+  EXPECT_EQ(good.code, kExitDone) << good.error;
+  EXPECT_NE(good.out.find("the fp32 masters of step 4"), std::string::npos) << good.out;
+  EXPECT_TRUE(read_bytes(out + "/model.safetensors") == read_bytes(from + "/checkpoints/global_step_4/huggingface/model.safetensors"));
+  expect_error(run({"convert", from, out}), kExitUsage, {out, "already exists", "--overwrite"});
+  EXPECT_EQ(run({"convert", model(), out, "--overwrite", "--dtype", "bfloat16", "--max-shard-size", "20KB"}).code, kExitDone);
+  EXPECT_TRUE(fs::exists(out + "/model.safetensors.index.json"));
+  EXPECT_EQ(run({"generate", out, "1+2=", "--max-tokens", "2"}).code, kExitDone);
+
+  expect_error(run({"convert", from}), kExitUsage, {"CHECKPOINT OUT"});
+  expect_error(run({"convert", from, x, "--dtype", "int8"}), kExitUsage, {"--dtype int8", "bfloat16"});
+  for (const char* size : {"5 GB", "0", "-1", "5gb", "99999999999999TB", "GB"})
+    expect_error(run({"convert", from, x, "--max-shard-size", size}), kExitUsage, {"--max-shard-size", size, "5GB"});
+  expect_error(run({"convert", from, x, "--mesh", "fsdp=2,tp=3"}), kExitUsage, {"tp can be"});
+  expect_error(run({"convert", dir_.file("runs/nobody"), x}), kExitFailed, {"runs/nobody"});
+  expect_error(run({"convert", "", x}), kExitUsage, {"empty"});
+  expect_error(run({"convert", from, ""}), kExitUsage, {"empty"});
+  expect_error(run({"convert", from, dir_.file("train.jsonl") + "/x"}), kExitFailed, {"train.jsonl/x"});
+  fs::resize_file(weights(), fs::file_size(weights()) / 2);
+  expect_error(run({"convert", model(), x}), kExitFailed, {weights()});
+  EXPECT_FALSE(fs::exists(x));
+}
+
+TEST_F(BadInput, InspectOfMeshes) {
+  const Words refit = {"inspect", "refit", "fsdp=2,ep=2", "dp=1,tp=2"};
+  const auto with = [&](const Words& more) {
+    Words words = refit;
+    words.insert(words.end(), more.begin(), more.end());
+    return run(words);
+  };
+  const Result text = with({"--model", model(), "--name", "*.o_proj.weight"});
+  EXPECT_EQ(text.code, kExitDone) << text.error;
+  EXPECT_NE(text.out.find("byte ratio 1.000"), std::string::npos) << text.out;
+  const Result json = with({"--model", model() + "/config.json", "--json", "--train-ranks", "0-1", "--rollout-ranks", "2,4"});
+  EXPECT_EQ(Json::parse(json.out)["rollout"]["ranks"], (std::vector<int>{2, 4}));
+  expect_error(with({}), kExitUsage, {"needs --model"});
+  expect_error(with({"--model", dir_.file("nowhere")}), kExitFailed, {"nowhere"});
+  expect_error(with({"--model", model(), "--mesh", "fsdp=2"}), kExitUsage, {"--mesh belongs to weft inspect DIR"});
+  expect_error(with({"--model", model(), "--rollout-dtype", "float16"}), kExitUsage, {"--rollout-dtype float16"});
+  expect_error(with({"--model", model(), "--rollout-ranks", "1-2"}), kExitUsage, {"the same ranks, or none in common"});
+  expect_error(run({"inspect", "refit", "fsdp=2", "--model", model()}), kExitUsage, {"refit TRAIN_MESH ROLLOUT_MESH"});
+  expect_error(run({"inspect", "refit", "fsdp=2,tp=16", "dp=2", "--model", model()}), kExitUsage, {"nearest meshes that work"});
+  expect_error(run({"inspect", model(), "--name", "*"}), kExitUsage, {"--name belongs to weft inspect refit"});
+  // A mesh that does not fit is an error alone; one of many ranks is a matter of layouts, not of ranks.
+  const Result bad = run({"inspect", model(), "--mesh", "tp=16"});
+  expect_error(bad, kExitUsage, {"tp can be"});
+  EXPECT_EQ(bad.out, "");
+  const Result large = run({"inspect", model(), "--mesh", "fsdp=65536"});
+  EXPECT_EQ(large.code, kExitDone);
+  EXPECT_NE(large.out.find("65536 ranks"), std::string::npos);
 }
 
 TEST_F(BadInput, CudaWithoutAGpu) {

@@ -58,18 +58,26 @@ void check_disk(const Checkpoint& disk, const std::map<std::string, const Weight
 
 }  // namespace
 
-DiskManifest load_hf_weights(const Checkpoint& disk, const std::vector<WeightEntry>& entries,
-                             const std::optional<WeightEntry>& tied_head, const PartByName& part, int64_t* bytes_read,
-                             const OtherHead& other) {
-  at::NoGradGuard guard;
+DiskManifest check_hf_weights(const Checkpoint& disk, const std::vector<WeightEntry>& entries,
+                              const std::optional<WeightEntry>& tied_head, const OtherHead& other) {
   std::map<std::string, const WeightEntry*> by_name;
   for (const WeightEntry& e : entries) by_name[e.name] = &e;
   check_disk(disk, by_name, tied_head, other);
   DiskManifest manifest;
-  for (const TensorInfo& t : disk.tensors()) {
+  for (const TensorInfo& t : disk.tensors())
+    if (by_name.count(t.name) || !among(other.ignored, t.name)) manifest.push_back({t.name, t.dtype});
+  return manifest;
+}
+
+DiskManifest load_hf_weights(const Checkpoint& disk, const std::vector<WeightEntry>& entries,
+                             const std::optional<WeightEntry>& tied_head, const PartByName& part, int64_t* bytes_read,
+                             const OtherHead& other) {
+  at::NoGradGuard guard;
+  DiskManifest manifest = check_hf_weights(disk, entries, tied_head, other);
+  std::map<std::string, const WeightEntry*> by_name;
+  for (const WeightEntry& e : entries) by_name[e.name] = &e;
+  for (const DiskTensor& t : manifest) {
     const auto it = by_name.find(t.name);
-    if (it == by_name.end() && among(other.ignored, t.name)) continue;
-    manifest.push_back({t.name, t.dtype});
     if (it == by_name.end()) continue;
     const WeightEntry& e = *it->second;
     const int64_t read = read_part(disk.bytes(t.name), t.dtype, e, part(e.parameter));
@@ -94,9 +102,8 @@ DiskManifest fresh_manifest(const std::vector<WeightEntry>& entries, DType dtype
   return manifest;
 }
 
-std::vector<TensorFile> plan_hf_weights(const std::string& dir, const DiskManifest& manifest,
-                                        const std::vector<WeightEntry>& entries, const std::optional<WeightEntry>& tied_head,
-                                        std::string* index, int64_t max_shard_bytes) {
+std::vector<StoredTensor> stored_tensors(const DiskManifest& manifest, const std::vector<WeightEntry>& entries,
+                                         const std::optional<WeightEntry>& tied_head) {
   std::map<std::string, const WeightEntry*> by_name;
   for (const WeightEntry& e : entries) by_name[e.name] = &e;
   if (tied_head) by_name.emplace(tied_head->name, &*tied_head);
@@ -105,7 +112,13 @@ std::vector<TensorFile> plan_hf_weights(const std::string& dir, const DiskManife
     WEFT_CHECK(by_name.count(d.name), "the manifest names {}, the model does not", d.name);
     tensors.push_back({*by_name.at(d.name), d.dtype});
   }
-  return plan_sharded_tensor_files(dir, tensors, max_shard_bytes, index);
+  return tensors;
+}
+
+std::vector<TensorFile> plan_hf_weights(const std::string& dir, const DiskManifest& manifest,
+                                        const std::vector<WeightEntry>& entries, const std::optional<WeightEntry>& tied_head,
+                                        std::string* index, int64_t max_shard_bytes) {
+  return plan_sharded_tensor_files(dir, stored_tensors(manifest, entries, tied_head), max_shard_bytes, index);
 }
 
 void save_hf_weights(const std::string& dir, const DiskManifest& manifest, const std::vector<WeightEntry>& entries,

@@ -27,6 +27,10 @@ ParameterPart whole_parameter(const at::Tensor& master) {
   return {master, {{{zero, shape}, zero}}};
 }
 
+ParameterPart whole_tensor(const WeightEntry& e, const at::Tensor& full) {
+  return {full.view(e.box.size), {{e.box, std::vector<int64_t>(e.box.size.size(), 0)}}};
+}
+
 at::Tensor narrow_to(const at::Tensor& t, const Box& box) {
   at::Tensor out = t;
   for (size_t d = 0; d < box.size.size(); ++d) out = out.narrow(static_cast<int64_t>(d), box.offset[d], box.size[d]);

@@ -21,6 +21,8 @@ struct ParameterPart {
   std::vector<LocalBox> boxes;
 };
 ParameterPart whole_parameter(const at::Tensor& master);
+// The tensor on disk, whole.
+ParameterPart whole_tensor(const WeightEntry& e, const at::Tensor& full);
 // By the parameter's name in the module tree.
 using PartByName = std::function<ParameterPart(const std::string&)>;
 

@@ -2,7 +2,6 @@
 
 #include <ATen/core/grad_mode.h>
 
-#include <optional>
 #include <unordered_map>
 
 #include "weft/base/error.h"
@@ -54,31 +53,57 @@ void create_tensor_files(const std::string& root, const std::vector<TensorFile>&
   for (const TensorFile& f : files) create_positioned_file(root + "/" + f.path, f.plan.header, f.plan.size);
 }
 
-WrittenParts write_parts(const std::string& root, const std::vector<TensorFile>& files, const PartToWrite& part) {
+PartWriter::PartWriter(std::string root, const std::vector<TensorFile>& files) : root_(std::move(root)), files_(files) {}
+PartWriter::~PartWriter() = default;
+
+void PartWriter::leave_file() {
+  if (open_) open_->commit();
+  open_.reset();
+  ++file_, tensor_ = 0;
+}
+
+void PartWriter::write(const ParameterPart& part) {
   at::NoGradGuard guard;
-  WrittenParts out;
-  for (const TensorFile& f : files) {
-    std::optional<PositionedFile> file;
-    for (size_t i = 0; i < f.tensors.size(); ++i) {
-      const StoredTensor& t = f.tensors[i];
-      const int64_t item = dtype_bytes(t.dtype), begin = f.plan.tensors[i].begin;
-      uint64_t hash = 0;
-      for_each_piece(part(t.entry), t.entry, [&](const at::Tensor& piece, const Box& box) {
-        if (!file) file.emplace(root + "/" + f.path);
-        const at::Tensor host = piece.to(at::kCPU).to(floating_type(t.dtype)).contiguous();
-        const auto* from = static_cast<const std::byte*>(host.data_ptr());
-        for_each_run(t.entry.box.size, box, [&](int64_t first, int64_t count) {
-          const std::span<const std::byte> bytes(from, static_cast<size_t>(count * item));
-          file->write(begin + first * item, bytes);
-          hash += kernels::hash_elements(bytes, item, first);
-          out.bytes += count * item;
-          from += count * item;
-        });
-      });
-      out.hashes.push_back(hash);
-    }
-    if (file) file->commit();
+  while (file_ < files_.size() && tensor_ == files_[file_].tensors.size()) leave_file();
+  WEFT_CHECK(file_ < files_.size(), "more parts than tensors");
+  const TensorFile& f = files_[file_];
+  const StoredTensor& t = f.tensors[tensor_];
+  const int64_t item = dtype_bytes(t.dtype), begin = f.plan.tensors[tensor_].begin;
+  uint64_t hash = 0;
+  for_each_piece(part, t.entry, [&](const at::Tensor& piece, const Box& box) {
+    if (!open_) open_ = std::make_unique<PositionedFile>(root_ + "/" + f.path);
+    const at::Tensor host = piece.to(at::kCPU).to(floating_type(t.dtype)).contiguous();
+    const auto* from = static_cast<const std::byte*>(host.data_ptr());
+    for_each_run(t.entry.box.size, box, [&](int64_t first, int64_t count) {
+      const std::span<const std::byte> bytes(from, static_cast<size_t>(count * item));
+      open_->write(begin + first * item, bytes);
+      hash += kernels::hash_elements(bytes, item, first);
+      written_.bytes += count * item;
+      from += count * item;
+    });
+  });
+  written_.hashes.push_back(hash);
+  ++tensor_;
+}
+
+WrittenParts PartWriter::finish() {
+  while (file_ < files_.size()) {
+    WEFT_CHECK(tensor_ == files_[file_].tensors.size(), "{} ends before {}", root_, files_[file_].path);
+    leave_file();
   }
+  return std::move(written_);
+}
+
+WrittenParts write_parts(const std::string& root, const std::vector<TensorFile>& files, const PartToWrite& part) {
+  PartWriter writer(root, files);
+  for (const TensorFile& f : files)
+    for (const StoredTensor& t : f.tensors) writer.write(part(t.entry));
+  return writer.finish();
+}
+
+std::vector<StoredTensor> tensors_in(const std::vector<TensorFile>& files) {
+  std::vector<StoredTensor> out;
+  for (const TensorFile& f : files) out.insert(out.end(), f.tensors.begin(), f.tensors.end());
   return out;
 }
 

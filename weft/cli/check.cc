@@ -4,8 +4,8 @@
 #include "weft/base/error.h"
 #include "weft/base/threads.h"
 #include "weft/cli/command.h"
+#include "weft/cli/mesh_option.h"
 #include "weft/comm/launch.h"
-#include "weft/mesh/parallel_dims.h"
 #include "weft/mesh/token_sharing.h"
 #include "weft/train/check.h"
 
@@ -41,27 +41,15 @@ Command check_command() {
             };
             if (!args.has("--mesh") && (args.has("--sequence-parallel") || args.has("--cp-split")))
               throw UsageError("--sequence-parallel and --cp-split belong to --mesh");
+            const TokenSharing sharing{parse_context_split(args.get("--cp-split", "zigzag"), "--cp-split"),
+                                       args.has("--sequence-parallel")};
             CheckReport report;
-            bool main = true;
-            if (args.has("--mesh")) {
-              const LaunchWorld launched = launch_world();
-              const ParallelDims dims = parse_parallel_dims(args.get("--mesh"), launched.mpi ? launched.size : 0, {"oe"});
-              const TokenSharing sharing{parse_context_split(args.get("--cp-split", "zigzag"), "--cp-split"),
-                                         args.has("--sequence-parallel")};
-              if (!launched.mpi) check_thread_ranks(dims.world(), "--mesh " + args.get("--mesh"));
-              check_model_on_mesh(args.positional[0], registry.families, dims, sharing, {});
-              CommOptions comm;
-              comm.threads_per_rank = static_cast<int>(args.get_int("--threads", 0));
-              run_ranks(static_cast<int>(dims.world()), comm, [&](Communicator& world) {
-                CheckReport mine = check(make_rank_mesh(dims, world, sharing));
-                if (world.rank() == 0)
-                  report = std::move(mine);
-                else if (launched.mpi)
-                  report = std::move(mine), main = false;
-              });
-            } else {
-              report = check(nullptr);
-            }
+            const bool main =
+                on_mesh_option(args, args.positional[0], registry, sharing, static_cast<int>(args.get_int("--threads", 0)),
+                               [&](std::shared_ptr<const RankMesh> mesh) {
+                                 CheckReport mine = check(mesh);
+                                 if (!mesh || mesh->rank() == 0 || launch_world().mpi) report = std::move(mine);
+                               });
             if (main) std::cout << report.table(args.has("--all"));
             return report.ok() ? kExitDone : kExitFailed;
           }};

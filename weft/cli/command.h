@@ -52,6 +52,7 @@ Command generate_command();
 Command tokenize_command();
 Command inspect_command();
 Command plan_command();
+Command convert_command();
 Command report_command();
 Command doctor_command();
 

@@ -1,30 +1,16 @@
 #include "weft/train/plan.h"
 
 #include <charconv>
-#include <filesystem>
 #include <iostream>
 #include <sstream>
 
 #include "weft/base/error.h"
 #include "weft/cli/command.h"
+#include "weft/cli/config_file.h"
 #include "weft/io/atomic_file.h"
 
 namespace weft {
 namespace {
-
-DType dtype_of(const Arguments& args, const std::string& name, DType otherwise) {
-  const std::string text = args.get(name);
-  if (text.empty()) return otherwise;
-  const auto dtype = parse_dtype(text);
-  if (dtype != DType::kF32 && dtype != DType::kBF16) throw UsageError(fmt::format("{} {}: float32 or bfloat16", name, text));
-  return *dtype;
-}
-
-// config.json itself, or a directory that has one.
-HfConfig config_of(const std::string& path) {
-  if (std::filesystem::is_directory(path)) return HfConfig::load(path);
-  return HfConfig::parse(read_text_file(path, int64_t{16} << 20), path);
-}
 
 // "50" or "50,tp=400,ep=200".
 void read_bandwidth(const std::string& text, PlanOptions& o) {
@@ -42,8 +28,8 @@ void read_bandwidth(const std::string& text, PlanOptions& o) {
 
 PlanOptions options_of(const Arguments& args) {
   PlanOptions o;
-  o.param_dtype = dtype_of(args, "--param-dtype", o.param_dtype);
-  o.rollout_dtype = dtype_of(args, "--rollout-dtype", o.param_dtype);
+  o.param_dtype = dtype_option(args, "--param-dtype", o.param_dtype);
+  o.rollout_dtype = dtype_option(args, "--rollout-dtype", o.param_dtype);
   o.apart = args.has("--apart");
   o.recompute = args.has("--recompute");
   o.sequence_parallel = args.has("--sequence-parallel");
@@ -88,7 +74,7 @@ Command plan_command() {
       [](const Arguments& args, const Registry& registry) -> int {
         for (const char* needed : {"--train", "--rollout"})
           if (!args.has(needed)) throw UsageError(fmt::format("weft plan needs {} MESH", needed));
-        const Plan plan = make_plan(config_of(args.positional[0]), args.get("--train"), args.get("--rollout"), options_of(args),
+        const Plan plan = make_plan(config_file(args.positional[0]), args.get("--train"), args.get("--rollout"), options_of(args),
                                     registry.families);
         if (args.has("--html")) write_file_atomically(args.get("--html"), plan_html(plan));
         std::cout << (args.has("--json") ? plan_json(plan) : plan_text(plan));

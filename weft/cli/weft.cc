@@ -24,7 +24,7 @@ namespace {
 const std::vector<Command>& commands() {
   static const std::vector<Command> all = {train_command(),  sft_command(),      generate_command(), eval_command(),
                                            check_command(),  tokenize_command(), plan_command(),     inspect_command(),
-                                           report_command(), doctor_command()};
+                                           convert_command(), report_command(), doctor_command()};
   return all;
 }
 

@@ -11,9 +11,13 @@
 namespace weft {
 
 struct DeviceMesh::Data {
+  struct Ranks {
+    std::vector<int64_t> ranks;
+    std::vector<std::pair<int64_t, int64_t>> positions;  // (rank, index in ranks), ascending
+  };
   std::vector<std::string> axes;
-  std::vector<int64_t> sizes, ranks;
-  std::vector<std::pair<int64_t, int64_t>> positions;  // (rank, index in ranks), ascending
+  std::vector<int64_t> sizes;
+  std::shared_ptr<const Ranks> of;  // shared by meshes that are views of one: of 65536 ranks each would cost milliseconds
 };
 
 namespace {
@@ -27,6 +31,17 @@ int64_t product(const std::vector<int64_t>& sizes) {
       throw ValueError(fmt::format("a mesh of sizes {} has too many ranks", fmt::join(sizes, " x ")));
   }
   return n;
+}
+
+// How many ranks meshes of these axes have. ValueError.
+int64_t check_axes(const std::vector<std::string>& axes, const std::vector<int64_t>& sizes) {
+  if (axes.size() != sizes.size()) throw ValueError(fmt::format("a mesh has {} axes and {} sizes", axes.size(), sizes.size()));
+  for (size_t i = 0; i < axes.size(); ++i) {
+    if (axes[i].empty()) throw ValueError("a mesh axis has no name");
+    if (std::count(axes.begin(), axes.end(), axes[i]) > 1)
+      throw ValueError(fmt::format("mesh axis '{}' is there twice", axes[i]));
+  }
+  return product(sizes);
 }
 
 std::vector<int64_t> ascending(int64_t n) {
@@ -43,28 +58,24 @@ DeviceMesh::DeviceMesh(std::vector<std::string> axes, std::vector<int64_t> sizes
     : DeviceMesh(std::move(axes), sizes, ascending(product(sizes))) {}
 
 DeviceMesh::DeviceMesh(std::vector<std::string> axes, std::vector<int64_t> sizes, std::vector<int64_t> ranks) {
-  if (axes.size() != sizes.size()) throw ValueError(fmt::format("a mesh has {} axes and {} sizes", axes.size(), sizes.size()));
-  for (size_t i = 0; i < axes.size(); ++i) {
-    if (axes[i].empty()) throw ValueError("a mesh axis has no name");
-    if (std::count(axes.begin(), axes.end(), axes[i]) > 1)
-      throw ValueError(fmt::format("mesh axis '{}' is there twice", axes[i]));
-  }
-  const int64_t n = product(sizes);
+  const int64_t n = check_axes(axes, sizes);
   if (static_cast<int64_t>(ranks.size()) != n)
     throw ValueError(fmt::format("a mesh of {} = {} ranks was given {}", fmt::join(sizes, " x "), n, ranks.size()));
   std::vector<std::pair<int64_t, int64_t>> positions;
+  positions.reserve(ranks.size());
   for (int64_t i = 0; i < n; ++i) positions.emplace_back(ranks[i], i);
-  std::sort(positions.begin(), positions.end());
+  if (!std::is_sorted(positions.begin(), positions.end())) std::sort(positions.begin(), positions.end());
   if (positions.front().first < 0) throw ValueError(fmt::format("a mesh has rank {}", positions.front().first));
   for (int64_t i = 1; i < n; ++i)
     if (positions[i].first == positions[i - 1].first)
       throw ValueError(fmt::format("rank {} is in a mesh twice", positions[i].first));
-  data_ = std::make_shared<Data>(Data{std::move(axes), std::move(sizes), std::move(ranks), std::move(positions)});
+  data_ = std::make_shared<Data>(Data{std::move(axes), std::move(sizes),
+                                      std::make_shared<Data::Ranks>(Data::Ranks{std::move(ranks), std::move(positions)})});
 }
 
 const std::vector<std::string>& DeviceMesh::axes() const { return data_->axes; }
 const std::vector<int64_t>& DeviceMesh::sizes() const { return data_->sizes; }
-const std::vector<int64_t>& DeviceMesh::ranks() const { return data_->ranks; }
+const std::vector<int64_t>& DeviceMesh::ranks() const { return data_->of->ranks; }
 
 size_t DeviceMesh::axis_index(const std::string& axis) const {
   const auto at = std::find(axes().begin(), axes().end(), axis);
@@ -73,8 +84,9 @@ size_t DeviceMesh::axis_index(const std::string& axis) const {
 }
 
 int64_t DeviceMesh::position(int64_t rank) const {
-  const auto at = std::lower_bound(data_->positions.begin(), data_->positions.end(), std::pair<int64_t, int64_t>(rank, 0));
-  return at == data_->positions.end() || at->first != rank ? -1 : at->second;
+  const auto at =
+      std::lower_bound(data_->of->positions.begin(), data_->of->positions.end(), std::pair<int64_t, int64_t>(rank, 0));
+  return at == data_->of->positions.end() || at->first != rank ? -1 : at->second;
 }
 
 int64_t DeviceMesh::checked_position(int64_t rank) const {
@@ -139,7 +151,10 @@ DeviceMesh DeviceMesh::flatten(const std::vector<std::string>& joined, const std
   new_sizes[first] = n;
   new_axes.erase(new_axes.begin() + first + 1, new_axes.begin() + first + joined.size());
   new_sizes.erase(new_sizes.begin() + first + 1, new_sizes.begin() + first + joined.size());
-  return DeviceMesh(std::move(new_axes), std::move(new_sizes), ranks());
+  check_axes(new_axes, new_sizes);
+  DeviceMesh out = *this;
+  out.data_ = std::make_shared<Data>(Data{std::move(new_axes), std::move(new_sizes), data_->of});
+  return out;
 }
 
 DeviceMesh DeviceMesh::unflatten(const std::string& axis, const std::vector<std::string>& names,
@@ -154,7 +169,10 @@ DeviceMesh DeviceMesh::unflatten(const std::string& axis, const std::vector<std:
   new_sizes.erase(new_sizes.begin() + at);
   new_axes.insert(new_axes.begin() + at, names.begin(), names.end());
   new_sizes.insert(new_sizes.begin() + at, parts.begin(), parts.end());
-  return DeviceMesh(std::move(new_axes), std::move(new_sizes), ranks());
+  check_axes(new_axes, new_sizes);
+  DeviceMesh out = *this;
+  out.data_ = std::make_shared<Data>(Data{std::move(new_axes), std::move(new_sizes), data_->of});
+  return out;
 }
 
 std::string DeviceMesh::to_string() const {

@@ -108,6 +108,16 @@ void check_disjoint(const Layout& layout, const std::vector<HolderSet>& sets) {
 
 }  // namespace
 
+Transfer part_of(const Transfer& t, const Box& part) {
+  Transfer out = t;
+  out.box = part;
+  for (size_t d = 0; d < part.offset.size(); ++d) {
+    out.source_offset[d] += part.offset[d] - t.box.offset[d];
+    out.destination_offset[d] += part.offset[d] - t.box.offset[d];
+  }
+  return out;
+}
+
 void sort_transfers(std::vector<Transfer>* plan) {
   std::sort(plan->begin(), plan->end(), [](const Transfer& a, const Transfer& b) {
     return std::tie(a.source, a.destination, a.box.offset) < std::tie(b.source, b.destination, b.box.offset);

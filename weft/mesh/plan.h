@@ -20,6 +20,9 @@ struct Transfer {
   bool operator==(const Transfer&) const = default;
 };
 
+// The part of it that is this box, with its places.
+Transfer part_of(const Transfer& t, const Box& part);
+
 // Elements that each rank has been given to send so far. One plan after another on the same SendLoad balances many tensors; those
 // with few holders first balance best.
 using SendLoad = std::map<int64_t, int64_t>;

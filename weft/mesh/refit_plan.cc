@@ -142,6 +142,32 @@ RefitPlan plan_refit(std::span<const RefitTensor> tensors) {
   return plan;
 }
 
+int64_t for_each_in_buckets(std::span<const RefitTensor> tensors, const RefitPlan& plan, int64_t watermark,
+                            const RefitBucketVisit& visit) {
+  const int64_t limit = watermark / 2;
+  std::map<int64_t, int64_t> used;
+  int64_t bucket = 0;
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    const int64_t item = dtype_bytes(tensors[i].dtype);
+    if (limit / 2 < item)
+      throw ValueError(
+          fmt::format("a refit with a watermark of {} bytes cannot send elements of {}: {} at least", watermark, item, 4 * item));
+    for (const Transfer& t : plan.transfers[i]) {
+      if (t.source == t.destination) continue;
+      for_each_part(t.box, limit / 2 / item, [&](const Box& box) {
+        const int64_t bytes = box.numel() * item, sent = tensors[i].dtype == DType::kBF16 ? 2 * bytes : bytes;
+        if (std::max(used[t.source] + sent, used[t.destination] + bytes) > limit) {
+          ++bucket;
+          used.clear();
+        }
+        used[t.source] += sent, used[t.destination] += bytes;
+        visit(bucket, i, part_of(t, box));
+      });
+    }
+  }
+  return bucket + 1;
+}
+
 RefitLoad refit_load(std::span<const RefitTensor> tensors, std::span<const int64_t> counts, const RefitFlow& flow) {
   WEFT_CHECK(tensors.size() == counts.size(), "{} counts for {} tensors", counts.size(), tensors.size());
   RefitLoad load;

@@ -36,6 +36,14 @@ struct RefitPlan {
 // that the largest is the least possible, but for less than `largest_box`. ValueError for elements that nobody holds.
 RefitPlan plan_refit(std::span<const RefitTensor> tensors);
 
+// How a refit's transfers travel: visit(bucket, tensor, part) for each transfer between ranks, in the plan's order, in parts that
+// no rank has more than half of `watermark` bytes of in one bucket, sent and received (two buckets are in flight; what becomes
+// bf16 counts twice at its sender, for the converted copy). Returns how many buckets there are, one at least. ValueError for a
+// watermark that is too small for an element.
+using RefitBucketVisit = std::function<void(int64_t bucket, size_t tensor, const Transfer& part)>;
+int64_t for_each_in_buckets(std::span<const RefitTensor> tensors, const RefitPlan& plan, int64_t watermark,
+                            const RefitBucketVisit& visit);
+
 // What plan_refit would move, without the list of transfers, of which thousands of ranks have millions. counts[i]: how many
 // tensors like tensors[i] there are (the layers of a model), looked at once.
 struct RefitLoad {

@@ -88,15 +88,6 @@ DistributedTensor DistributedTensor::redistribute(const Layout& to) const {
   return DistributedTensor(std::move(local), to, mesh_);
 }
 
-at::Tensor gather_box(const at::Tensor& local, const Layout& layout, const Box& box, int64_t root, const RankMesh& mesh) {
-  at::NoGradGuard guard;
-  const Layout to = Layout::from_boxes(layout.shape(), {{root, {box}}});
-  Stage stage{layout, to, {}, ReduceOp::kSum, 1, 1, {}};
-  for (Transfer& t : plan_copy(layout, to)) stage.transfers.push_back({std::move(t), 0});
-  at::Tensor out = run_stage(stage, local, mesh);
-  return mesh.rank() == root ? out : at::Tensor();
-}
-
 void scatter_tensor(const at::Tensor& full, int64_t root, const Layout& layout, const at::Tensor& local, const RankMesh& mesh) {
   at::NoGradGuard guard;
   const Layout from =

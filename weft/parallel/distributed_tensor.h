@@ -32,9 +32,7 @@ class DistributedTensor {
   std::shared_ptr<const RankMesh> mesh_;
 };
 
-// One box of a tensor, whole, at rank `root` (elsewhere undefined). Collective over the world; only what `root` lacks travels.
-at::Tensor gather_box(const at::Tensor& local, const Layout& layout, const Box& box, int64_t root, const RankMesh& mesh);
-// The inverse: fills each rank's part of a tensor that rank `root` has whole (`full` is not read elsewhere). Collective over the
+// Fills each rank's part of a tensor that rank `root` has whole (`full` is not read elsewhere). Collective over the
 // world; each rank receives its part and nothing else.
 void scatter_tensor(const at::Tensor& full, int64_t root, const Layout& layout, const at::Tensor& local, const RankMesh& mesh);
 

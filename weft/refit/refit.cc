@@ -22,17 +22,6 @@ constexpr int64_t kGrain = 1 << 17;
 // Buckets in flight at most, where the watermark allows more than two: ranks need not keep step then.
 constexpr size_t kFlights = 8;
 
-// A part of a transfer's box, with its places.
-Transfer part_of(const Transfer& t, const Box& part) {
-  Transfer out = t;
-  out.box = part;
-  for (size_t d = 0; d < part.offset.size(); ++d) {
-    out.source_offset[d] += part.offset[d] - t.box.offset[d];
-    out.destination_offset[d] += part.offset[d] - t.box.offset[d];
-  }
-  return out;
-}
-
 // The box where it is this rank's to hash it: of a box that several ranks hold the first one's counts.
 const LocalBox* counted_box(const RefitTensor& tensor, const Box& box, int64_t rank) {
   for (const HolderSet& set : tensor.from)
@@ -94,34 +83,17 @@ struct Refit::Checks {
 
 Refit::Refit(std::vector<RefitTensor> tensors, const Communicator& ranks, RefitOptions options)
     : tensors_(std::move(tensors)), ranks_(ranks), options_(std::move(options)), plan_(plan_refit(tensors_)) {
-  // A bucket takes half of the watermark at most on every rank, for two are in flight: what it sends and what it receives.
-  const int64_t limit = options_.watermark / 2, me = ranks_.rank();
-  std::map<int64_t, int64_t> used;
-  buckets_.emplace_back();
-  for (size_t i = 0; i < tensors_.size(); ++i) {
-    const int64_t item = dtype_bytes(tensors_[i].dtype);
-    if (limit / 2 < item)
-      throw ValueError(fmt::format("a refit with a watermark of {} bytes cannot send elements of {}: {} at least",
-                                   options_.watermark, item, 4 * item));
-    for (const Transfer& t : plan_.transfers[i]) {
-      if (t.source == t.destination) {
-        if (t.source == me) own_.push_back({i, t});
-        continue;
-      }
-      for_each_part(t.box, limit / 2 / item, [&](const Box& part) {
-        const int64_t bytes = part.numel() * item;
-        // What becomes bf16 may take a converted copy besides.
-        const int64_t sent = tensors_[i].dtype == DType::kBF16 ? 2 * bytes : bytes;
-        if (std::max(used[t.source] + sent, used[t.destination] + bytes) > limit) {
-          buckets_.emplace_back();
-          used.clear();
-        }
-        used[t.source] += sent, used[t.destination] += bytes;
-        if (t.source == me) buckets_.back().sends.push_back({i, part_of(t, part)});
-        if (t.destination == me) buckets_.back().receives.push_back({i, part_of(t, part)});
-      });
-    }
-  }
+  const int64_t me = ranks_.rank();
+  for (size_t i = 0; i < tensors_.size(); ++i)
+    for (const Transfer& t : plan_.transfers[i])
+      if (t.source == me && t.destination == me) own_.push_back({i, t});
+  buckets_.resize(1);
+  const int64_t n = for_each_in_buckets(tensors_, plan_, options_.watermark, [&](int64_t bucket, size_t i, const Transfer& part) {
+    buckets_.resize(std::max(buckets_.size(), static_cast<size_t>(bucket) + 1));
+    if (part.source == me) buckets_.back().sends.push_back({i, part});
+    if (part.destination == me) buckets_.back().receives.push_back({i, part});
+  });
+  WEFT_CHECK(n == std::ssize(buckets_), "{} buckets of {}", buckets_.size(), n);
 }
 
 void Refit::check_parts(std::span<const TensorPart> sources, std::span<const TensorPart> destinations) const {

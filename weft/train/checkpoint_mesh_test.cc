@@ -32,7 +32,7 @@ struct RankState {
   RankState(const std::string& dir, std::shared_ptr<const RankMesh> mesh, bool filled)
       : model(create_model(dir, DType::kF32, DType::kBF16, 7, "cpu", {}, mesh)),
         optimizer(model.model->parameters(), OptimRecipe{}, 10),
-        tensors(model, optimizer) {
+        tensors(model, &optimizer) {
     at::NoGradGuard guard;
     for (const TensorFile& f : tensors.state_files())
       for (const StoredTensor& t : f.tensors) {

@@ -1,4 +1,5 @@
 #include "weft/train/critic.h"
+#include "weft/comm/launch.h"
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/core/Tensor.h>

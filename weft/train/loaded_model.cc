@@ -69,19 +69,34 @@ ModelFiles read_model_files(const std::string& path_or_hub_id, const std::vector
   return f;
 }
 
+namespace {
+
+// Another head than the one asked for does no harm to a trunk.
+OtherHead other_head(ModelHead head) {
+  return head == ModelHead::kFreshScore ? OtherHead{{"lm_head.weight"}, {kScore}} : OtherHead();
+}
+
+}  // namespace
+
+LoadedModel open_model(const std::string& path_or_hub_id, std::optional<DType> param_dtype, const std::string& device,
+                       const std::vector<Family>& extra_families, std::shared_ptr<const RankMesh> mesh,
+                       const std::vector<std::string>& plan, ModelHead head) {
+  LoadedModel m = build(path_or_hub_id, param_dtype, device, extra_families, std::move(mesh), plan, head);
+  m.manifest = check_hf_weights(Checkpoint(m.dir), m.entries, m.tied_head, other_head(head));
+  return m;
+}
+
 LoadedModel load_model(const std::string& path_or_hub_id, std::optional<DType> param_dtype, const std::string& device,
                        const std::vector<Family>& extra_families, std::shared_ptr<const RankMesh> mesh,
                        const std::vector<std::string>& plan, ModelHead head, const nn::ParameterMemory& memory) {
   LoadedModel m = build(path_or_hub_id, param_dtype, device, extra_families, std::move(mesh), plan, head, memory);
   const Checkpoint disk(m.dir);
-  OtherHead other;
-  if (head == ModelHead::kFreshScore) other = {{"lm_head.weight"}, {kScore}};
   const auto part = [&m](const std::string& name) {
     const nn::Parameter* p = m.model->find_parameter(name);
     WEFT_CHECK(p, "no parameter {}", name);
     return ParameterPart{p->master(), local_boxes(*p)};
   };
-  m.manifest = load_hf_weights(disk, m.entries, m.tied_head, part, nullptr, other);
+  m.manifest = load_hf_weights(disk, m.entries, m.tied_head, part, nullptr, other_head(head));
   if (head == ModelHead::kFreshScore && !disk.contains(kScore)) {
     at::NoGradGuard guard;
     m.model->find_parameter(kScore)->master().zero_();
@@ -109,6 +124,21 @@ void check_model_on_mesh(const std::string& path_or_hub_id, const std::vector<Fa
   for (const nn::Parameter* p : all) (void)place_parameter(whole, dims, p->name(), p->shape());
 }
 
+ExportSources export_sources(const LoadedModel& m) {
+  return [&m](const std::string& name) {
+    const nn::Parameter* p = m.model->find_parameter(name);
+    WEFT_CHECK(p, "no parameter {}", name);
+    return ExportSource{p->master(), m.mesh ? layout_of(*p, *m.mesh) : Layout()};
+  };
+}
+
+ExportReport export_stream(const LoadedModel& m, std::optional<DType> dtype, const ExportOptions& options,
+                           const ExportSink& sink) {
+  std::vector<StoredTensor> tensors = stored_tensors(m.manifest, m.entries, m.tied_head);
+  for (StoredTensor& t : tensors) t.dtype = dtype.value_or(t.dtype);
+  return export_stream(tensors, export_sources(m), m.mesh.get(), options, sink);
+}
+
 void save_model_files(const LoadedModel& m, const std::string& dir) {
   static constexpr const char* kCopied[] = {"generation_config.json",
                                             "tokenizer.json",
@@ -127,12 +157,15 @@ void save_model_files(const LoadedModel& m, const std::string& dir) {
   std::string config = m.hf.raw_json;
   if (m.config.score_head) {  // as transformers names a trunk with this head
     auto json = nlohmann::ordered_json::parse(config);
+    bool renamed = false;
     for (auto& name : json["architectures"])
-      if (std::string text = name; text.ends_with("ForCausalLM"))
+      if (std::string text = name; text.ends_with("ForCausalLM")) {
         name = text.substr(0, text.size() - std::string_view("ForCausalLM").size()) + "ForSequenceClassification";
+        renamed = true;
+      }
     json["id2label"] = {{"0", "LABEL_0"}};  // one label
     json["label2id"] = {{"LABEL_0", 0}};
-    config = json.dump(2);
+    if (renamed) config = json.dump(2);
   }
   write_file_atomically((fs::path(dir) / "config.json").string(), config);
 }

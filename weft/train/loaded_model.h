@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "weft/checkpoint/export_stream.h"
 #include "weft/checkpoint/hf_weights.h"
 #include "weft/io/hf_config.h"
 #include "weft/model/causal_lm.h"
@@ -45,6 +46,11 @@ LoadedModel load_model(const std::string& path_or_hub_id, std::optional<DType> p
                        const std::vector<std::string>& plan = {}, ModelHead head = ModelHead::kVocabulary,
                        const nn::ParameterMemory& memory = {});
 
+// The same with the weights on disk looked at, not read: whoever calls fills the masters.
+LoadedModel open_model(const std::string& path_or_hub_id, std::optional<DType> param_dtype, const std::string& device = "cpu",
+                       const std::vector<Family>& extra_families = {}, std::shared_ptr<const RankMesh> mesh = nullptr,
+                       const std::vector<std::string>& plan = {}, ModelHead head = ModelHead::kVocabulary);
+
 // The same without weights on disk: config.json only, initialised from `seed`; written back in `disk_dtype`.
 LoadedModel create_model(const std::string& dir, DType param_dtype, DType disk_dtype, uint64_t seed,
                          const std::string& device = "cpu", const std::vector<Family>& extra_families = {},
@@ -54,6 +60,13 @@ LoadedModel create_model(const std::string& dir, DType param_dtype, DType disk_d
 // What load_model would refuse about this mesh, from config.json alone, before any rank starts. UsageError.
 void check_model_on_mesh(const std::string& path_or_hub_id, const std::vector<Family>& extra_families, const ParallelDims& dims,
                          const TokenSharing& sharing, const std::vector<std::string>& plan);
+
+// The masters as checkpoint/export_stream.h takes them; the model lives as long.
+ExportSources export_sources(const LoadedModel& m);
+// Every tensor of the manifest - of the checkpoint on disk: its names, shapes and order, its dtypes or `dtype` - whole, one at a
+// time, on rank options.root of the model's mesh. Collective over it. Errors as of the other export_stream.
+ExportReport export_stream(const LoadedModel& m, std::optional<DType> dtype, const ExportOptions& options,
+                           const ExportSink& sink);
 
 // What a Hugging Face directory has beside its weights: config.json, and generation_config.json, tokenizer and chat template
 // files copied from `m.dir`. `dir` exists and is empty.

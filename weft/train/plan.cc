@@ -267,17 +267,23 @@ double Plan::traffic_seconds() const {
   return sum;
 }
 
+PlanMeshes read_plan_meshes(const ParameterTable& table, const std::string& train_mesh, const std::string& rollout_mesh) {
+  const PlanMeshes out{read_mesh(table, train_mesh, false), read_mesh(table, rollout_mesh, true)};
+  const WeightKinds kinds = kinds_of(table);
+  check_mesh_of(table, kinds, out.train, false);
+  check_mesh_of(table, kinds, out.rollout, true);
+  return out;
+}
+
 Plan make_plan(const HfConfig& hf, const std::string& train_mesh, const std::string& rollout_mesh, const PlanOptions& options,
                const std::vector<Family>& extra) {
   check_options(options);
   Plan p;
   p.options = options;
   p.table = parameter_table(hf, options.sequence_parallel, extra);
-  p.train = read_mesh(p.table, train_mesh, false);
-  p.rollout = read_mesh(p.table, rollout_mesh, true);
+  const PlanMeshes meshes = read_plan_meshes(p.table, train_mesh, rollout_mesh);
+  p.train = meshes.train, p.rollout = meshes.rollout;
   const WeightKinds kinds = kinds_of(p.table);
-  check_mesh_of(p.table, kinds, p.train, false);
-  check_mesh_of(p.table, kinds, p.rollout, true);
   const std::vector<PlacedKind> train = place_kinds(p.table, kinds, p.train), rollout = place_kinds(p.table, kinds, p.rollout);
   p.train_memory = train_memory(p.table, kinds, train, p.train, options);
   p.rollout_memory = rollout_memory(p.table, kinds, rollout, p.rollout, options);

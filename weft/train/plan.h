@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -120,6 +121,12 @@ const std::vector<std::string>& weight_categories();
 Plan make_plan(const HfConfig& hf, const std::string& train_mesh, const std::string& rollout_mesh, const PlanOptions& options,
                const std::vector<Family>& extra = {});
 
+// A trainer's and a rollout's mesh for a model, read and held to its shape. UsageError as make_plan's.
+struct PlanMeshes {
+  ParallelDims train, rollout;
+};
+PlanMeshes read_plan_meshes(const ParameterTable& table, const std::string& train_mesh, const std::string& rollout_mesh);
+
 // The tensors of a refit as the planner wants them, of families that do not run, too: one for each parameter (refit_tensors of
 // rollout_role.h, which reads a recipe's plan as well), or one for each kind with how many there are.
 struct PlannedRefitTensors {
@@ -128,6 +135,10 @@ struct PlannedRefitTensors {
 };
 PlannedRefitTensors planned_refit_tensors(const ParameterTable& table, const ParallelDims& train, const ParallelDims& rollout,
                                           DType rollout_dtype, bool apart, bool by_kind);
+// Rank i of a role's mesh is rank ranks[i] of the job.
+PlannedRefitTensors planned_refit_tensors(const ParameterTable& table, const ParallelDims& train,
+                                          std::span<const int> train_ranks, const ParallelDims& rollout,
+                                          std::span<const int> rollout_ranks, DType rollout_dtype, bool by_kind);
 
 std::string plan_text(const Plan& plan);
 std::string plan_json(const Plan& plan);  // names end in their units

@@ -23,26 +23,35 @@ int64_t most(const std::map<int64_t, int64_t>& by_rank) {
   return out;
 }
 
-// About how many transfers a plan of one tensor has.
-int64_t transfers_of(const RefitTensor& t) {
-  int64_t receivers = 0, pieces = 0, sources = 0;
-  for (const HolderSet& s : t.to)
-    receivers += static_cast<int64_t>(s.ranks.size()), pieces += static_cast<int64_t>(s.boxes.size());
-  for (const HolderSet& s : t.from) sources += static_cast<int64_t>(s.boxes.size());
-  return receivers * std::max<int64_t>(1, sources / std::max<int64_t>(1, pieces));
-}
-
 }  // namespace
+
+int64_t about_transfers(const PlannedRefitTensors& kinds) {
+  int64_t n = 0;
+  for (size_t i = 0; i < kinds.tensors.size(); ++i) {
+    int64_t receivers = 0, pieces = 0, sources = 0;
+    for (const HolderSet& s : kinds.tensors[i].to)
+      receivers += static_cast<int64_t>(s.ranks.size()), pieces += static_cast<int64_t>(s.boxes.size());
+    for (const HolderSet& s : kinds.tensors[i].from) sources += static_cast<int64_t>(s.boxes.size());
+    n += kinds.counts[i] * receivers * std::max<int64_t>(1, sources / std::max<int64_t>(1, pieces));
+  }
+  return n;
+}
 
 PlannedRefitTensors planned_refit_tensors(const ParameterTable& table, const ParallelDims& train, const ParallelDims& rollout,
                                           DType rollout_dtype, bool apart, bool by_kind) {
+  return planned_refit_tensors(table, train, numbered(train.world(), 0), rollout,
+                               numbered(rollout.world(), apart ? train.world() : 0), rollout_dtype, by_kind);
+}
+
+PlannedRefitTensors planned_refit_tensors(const ParameterTable& table, const ParallelDims& train,
+                                          std::span<const int> train_ranks, const ParallelDims& rollout,
+                                          std::span<const int> rollout_ranks, DType rollout_dtype, bool by_kind) {
   const WeightKinds kinds = kinds_of(table);
-  const std::vector<int> senders = numbered(train.world(), 0), receivers = numbered(rollout.world(), apart ? train.world() : 0);
   PlannedRefitTensors by, out;
   for (const WeightKind& k : kinds.kinds) {
     RefitTensor t{k.name, k.shape, k.rounded ? rollout_dtype : DType::kF32, {}, {}};
-    t.from = holder_sets_of(place_parameter(table.plan, train, k.name, k.shape).layout, senders);
-    t.to = holder_sets_of(place_parameter(table.plan, rollout, k.name, k.shape).computed, receivers);
+    t.from = holder_sets_of(place_parameter(table.plan, train, k.name, k.shape).layout, train_ranks);
+    t.to = holder_sets_of(place_parameter(table.plan, rollout, k.name, k.shape).computed, rollout_ranks);
     by.tensors.push_back(std::move(t));
     by.counts.push_back(k.count);
   }
@@ -69,9 +78,7 @@ RefitSummary refit_summary(const ParameterTable& table, const ParallelDims& trai
     s.flows[static_cast<size_t>(from / s.from_block)][static_cast<size_t>((to - first) / s.to_block)] += bytes;
   };
   const PlannedRefitTensors kinds = planned_refit_tensors(table, train, rollout, options.rollout_dtype, options.apart, true);
-  int64_t transfers = 0;
-  for (size_t i = 0; i < kinds.tensors.size(); ++i) transfers += transfers_of(kinds.tensors[i]) * kinds.counts[i];
-  s.listed = transfers <= kListed;
+  s.listed = about_transfers(kinds) <= kListed;
   s.load = refit_load(kinds.tensors, kinds.counts, s.listed ? RefitFlow() : flow);
   const int64_t fair_sent = most(s.load.sent);
   if (s.listed) {

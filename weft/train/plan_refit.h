@@ -9,4 +9,7 @@ namespace weft {
 RefitSummary refit_summary(const ParameterTable& table, const ParallelDims& train, const ParallelDims& rollout,
                            const PlanOptions& options);
 
+// About how many transfers a plan of these kinds has.
+int64_t about_transfers(const PlannedRefitTensors& kinds);
+
 }  // namespace weft

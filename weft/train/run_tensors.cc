@@ -14,9 +14,10 @@ StoredTensor stored(const std::string& on_disk, const std::string& name, const n
 
 }  // namespace
 
-RunTensors::RunTensors(const LoadedModel& model, const Optimizer& optimizer) : model_(model), optimizer_(optimizer) {
+RunTensors::RunTensors(const LoadedModel& model, const Optimizer* optimizer) : model_(model), optimizer_(optimizer) {
   for (const nn::Parameter* p : model.model->parameters()) items_[kMaster + p->name()] = {p, p->master()};
-  for (const Optimizer::Slot& s : optimizer.slots()) {
+  if (!optimizer) return;
+  for (const Optimizer::Slot& s : optimizer->slots()) {
     items_[kFirstMoment + s.parameter->name()] = {s.parameter, s.m};
     items_[kSecondMoment + s.parameter->name()] = {s.parameter, s.v};
   }
@@ -31,22 +32,21 @@ ParameterPart RunTensors::to_write(const std::string& name) const {
   return {item(name).local, boxes_to_write(layout(name), model_.mesh->rank())};
 }
 
-std::unique_ptr<ShardReader> RunTensors::reader() const {
-  std::map<std::string, ShardReader::Source> sources;
-  for (const auto& [name, item] : items_) sources[name] = {item.local, layout(name)};
-  return std::make_unique<ShardReader>(std::move(sources), model_.mesh);
+ExportSources RunTensors::sources() const {
+  return [this](const std::string& name) { return ExportSource{item(name).local, model_.mesh ? layout(name) : Layout()}; };
 }
 
 std::vector<TensorFile> RunTensors::state_files() const {
   std::vector<StoredTensor> masters, moments;
   for (const nn::Parameter* p : model_.model->parameters()) masters.push_back(stored(p->name(), kMaster + p->name(), *p));
-  for (const Optimizer::Slot& s : optimizer_.slots())
+  std::vector<TensorFile> files;
+  files.push_back(plan_tensor_file("state/master.safetensors", std::move(masters)));
+  if (!optimizer_) return files;
+  for (const Optimizer::Slot& s : optimizer_->slots())
     for (const std::string& moment : {kFirstMoment, kSecondMoment}) {
       const std::string name = moment + s.parameter->name();
       moments.push_back(stored(name, name, *s.parameter));
     }
-  std::vector<TensorFile> files;
-  files.push_back(plan_tensor_file("state/master.safetensors", std::move(masters)));
   files.push_back(plan_tensor_file("state/optimizer.safetensors", std::move(moments)));
   return files;
 }

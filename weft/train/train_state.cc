@@ -52,30 +52,18 @@ void write_progress(const fs::path& state, const TrainProgress& progress) {
   write_file_atomically((state / "progress.json").string(), j.dump(2) + "\n");
 }
 
-// Each rank its parts, or rank 0 everything, a tensor at a time, while the others serve it.
+// Each rank its parts, or rank 0 everything, a tensor at a time.
 WrittenParts write_tensors(const std::string& root, const std::vector<TensorFile>& files, const RunTensors& tensors, bool by_all,
-                           bool main) {
+                           const RankMesh* mesh) {
   if (by_all) return write_parts(root, files, [&](const WeightEntry& e) { return tensors.to_write(e.parameter); });
+  PartWriter writer(root, files);
+  const std::vector<StoredTensor> all = tensors_in(files);
+  export_stream(all, tensors.sources(), mesh, {},
+                [&](const StoredTensor& t, const at::Tensor& full) { writer.write(whole_tensor(t.entry, full)); });
+  if (mesh->rank() == 0) return writer.finish();
   WrittenParts none;
-  for (const TensorFile& f : files) none.hashes.resize(none.hashes.size() + f.tensors.size());
-  const auto reader = tensors.reader();
-  if (!main) {
-    reader->serve();
-    return none;
-  }
-  WrittenParts all;
-  try {
-    all = write_parts(root, files, [&](const WeightEntry& e) {
-      return ParameterPart{reader->read(e.parameter, e.box), {{e.box, std::vector<int64_t>(e.box.size.size(), 0)}}};
-    });
-  } catch (const PeerLostError&) {
-    throw;
-  } catch (...) {
-    reader->finish();
-    throw;
-  }
-  reader->finish();
-  return all;
+  none.hashes.resize(all.size());
+  return none;
 }
 
 // The commit. What comes before is found by nobody; a crash between the renames is made good by latest.next (checkpoint_dir.h).
@@ -97,7 +85,7 @@ void save_checkpoint(const std::string& checkpoints_dir, const LoadedModel& mode
                      const TrainProgress& progress, int64_t max_keep, CheckpointIo* io, const std::string& spare) {
   const Communicator* world = model.mesh ? &model.mesh->world : nullptr;
   const bool main = !world || world->rank() == 0;
-  const RunTensors tensors(model, optimizer);
+  const RunTensors tensors(model, &optimizer);
   std::string index;
   std::vector<TensorFile> files = tensors.hf_files(&index);
   for (TensorFile& f : tensors.state_files()) files.push_back(std::move(f));
@@ -122,7 +110,7 @@ void save_checkpoint(const std::string& checkpoints_dir, const LoadedModel& mode
   if (main && !by_all) log_warn("{} is not seen by all ranks: rank 0 writes for them", checkpoints_dir);
 
   WrittenParts written;
-  together(world, [&] { written = write_tensors(root, files, tensors, by_all, main); });
+  together(world, [&] { written = write_tensors(root, files, tensors, by_all, model.mesh.get()); });
   const std::vector<uint64_t> hashes = sum_over_ranks(world, written.hashes);
   together(world, [&] {
     if (!main) return;

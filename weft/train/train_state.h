@@ -63,6 +63,9 @@ TrainProgress load_progress(const std::string& checkpoint_dir, const std::string
 TrainProgress load_checkpoint(const std::string& checkpoint_dir, const std::string& command, const LoadedModel& model,
                               Optimizer& optimizer, CheckpointIo* io = nullptr);
 
+// The fp32 masters alone, checked as above, of a checkpoint of any command; returns its step.
+int64_t load_masters(const std::string& checkpoint_dir, const LoadedModel& model);
+
 // After a save that was killed: finishes what was complete, removes what was not; what the file system refuses is a warning. One
 // process, while no other saves.
 void clean_checkpoints(const std::string& checkpoints_dir);

@@ -216,12 +216,19 @@ TrainProgress load_progress(const std::string& checkpoint_dir, const std::string
 TrainProgress load_checkpoint(const std::string& checkpoint_dir, const std::string& command, const LoadedModel& model,
                               Optimizer& optimizer, CheckpointIo* io) {
   const Source source = open_checkpoint(checkpoint_dir, model.mesh ? &model.mesh->world : nullptr);
-  const int64_t bytes = read_tensors(source, RunTensors(model, optimizer), model);
+  const int64_t bytes = read_tensors(source, RunTensors(model, &optimizer), model);
   for (nn::Parameter* p : model.model->parameters()) p->updated();
   const TrainProgress p = progress_for(command, source);
   optimizer.set_updates(p.updates);
   if (io) *io = {bytes, source.by_all};
   return p;
+}
+
+int64_t load_masters(const std::string& checkpoint_dir, const LoadedModel& model) {
+  const Source source = open_checkpoint(checkpoint_dir, model.mesh ? &model.mesh->world : nullptr);
+  read_tensors(source, RunTensors(model, nullptr), model);
+  for (nn::Parameter* p : model.model->parameters()) p->updated();
+  return read_progress(source).step;
 }
 
 }  // namespace weft

@@ -1,0 +1,16 @@
+#pragma once
+// Options of the commands that plan from a config.json alone.
+
+#include <string>
+
+#include "weft/cli/command.h"
+#include "weft/io/hf_config.h"
+
+namespace weft {
+
+// config.json itself, or a directory that has one. FileError.
+HfConfig config_file(const std::string& path);
+// float32 or bfloat16. UsageError.
+DType dtype_option(const Arguments& args, const std::string& name, DType otherwise);
+
+}  // namespace weft
