@@ -81,7 +81,7 @@ OtherHead other_head(ModelHead head) {
 LoadedModel open_model(const std::string& path_or_hub_id, std::optional<DType> param_dtype, const std::string& device,
                        const std::vector<Family>& extra_families, std::shared_ptr<const RankMesh> mesh,
                        const std::vector<std::string>& plan, ModelHead head) {
-  LoadedModel m = build(path_or_hub_id, param_dtype, device, extra_families, std::move(mesh), plan, head);
+  LoadedModel m = build(path_or_hub_id, param_dtype, device, extra_families, std::move(mesh), plan, head, {});
   m.manifest = check_hf_weights(Checkpoint(m.dir), m.entries, m.tied_head, other_head(head));
   return m;
 }
