@@ -84,7 +84,8 @@ ConvertReport convert_checkpoint(const ConvertSource& source, const std::string&
                                  const std::vector<Family>& extra_families, std::shared_ptr<const RankMesh> mesh) {
   const ModelHead head = head_of(source.model, extra_families);
   const bool state = !source.checkpoint.empty();
-  LoadedModel m = (state ? open_model : load_model)(source.model, DType::kF32, "cpu", extra_families, mesh, {}, head);
+  LoadedModel m = state ? open_model(source.model, DType::kF32, "cpu", extra_families, mesh, {}, head)
+                        : load_model(source.model, DType::kF32, "cpu", extra_families, mesh, {}, head);
   const Communicator* world = m.mesh ? &m.mesh->world : nullptr;
   const bool main = !world || world->rank() == 0;
   ConvertReport report;
