@@ -19,6 +19,7 @@
 #include <mpi.h>
 #endif
 
+#include "weft/base/arena.h"
 #include "weft/base/clock.h"
 #include "weft/comm/launch.h"
 #include "weft/train/rollout_role.h"
@@ -39,20 +40,15 @@ ModelConfig config() {
   return c;
 }
 
-// Memory of a size, touched: page faults are nobody's.
-std::unique_ptr<std::byte[]> memory(int64_t bytes) {
-  std::unique_ptr<std::byte[]> out(new std::byte[static_cast<size_t>(bytes) + 1]);
-  std::memset(out.get(), 1, static_cast<size_t>(bytes));
-  return out;
+// Memory of a size where weights lie (base/arena.h), touched: page faults are nobody's.
+std::byte* memory(Arena& arena, int64_t bytes) {
+  void* const out = arena.allocate(bytes);
+  std::memset(out, 1, static_cast<size_t>(bytes));
+  return static_cast<std::byte*>(out);
 }
 
-struct Parts {
-  std::vector<TensorPart> parts;
-  std::vector<std::unique_ptr<std::byte[]>> memory;
-};
-
-Parts parts_of(const std::vector<RefitTensor>& tensors, int64_t rank, bool sources) {
-  Parts out;
+std::vector<TensorPart> parts_of(const std::vector<RefitTensor>& tensors, int64_t rank, bool sources, Arena& arena) {
+  std::vector<TensorPart> out;
   for (const RefitTensor& t : tensors) {
     const DType dtype = sources ? DType::kF32 : t.dtype;
     TensorPart part{nullptr, dtype, {}};
@@ -64,10 +60,9 @@ Parts parts_of(const std::vector<RefitTensor>& tensors, int64_t rank, bool sourc
             part.shape[d] = std::max(part.shape[d], b.local_offset[d] + b.box.size[d]);
         int64_t bytes = dtype_bytes(dtype);
         for (int64_t s : part.shape) bytes *= s;
-        out.memory.push_back(memory(bytes));
-        part.data = out.memory.back().get();
+        part.data = memory(arena, bytes);
       }
-    out.parts.push_back(part);
+    out.push_back(part);
   }
   return out;
 }
@@ -88,7 +83,8 @@ void bench(const Communicator& world, const std::string& actor, const std::strin
   places.rollout = {parse_rollout_dims(rollout, n, {"oe"}), ranks};
   const std::vector<RefitTensor> tensors = refit_tensors(config(), dtype, places, false, {});
   Refit plain(tensors, world, {watermark, false}), verified(tensors, world, {watermark, true});
-  Parts from = parts_of(tensors, me, true), to = parts_of(tensors, me, false);
+  Arena arena("bench");
+  const std::vector<TensorPart> from = parts_of(tensors, me, true, arena), to = parts_of(tensors, me, false, arena);
   // What arrives and what the rank makes of its own: bytes by source.
   std::vector<int64_t> in(static_cast<size_t>(n)), out(static_cast<size_t>(n));
   for (size_t i = 0; i < tensors.size(); ++i)
@@ -100,7 +96,7 @@ void bench(const Communicator& world, const std::string& actor, const std::strin
   int64_t received = 0, sent = 0;
   for (int64_t b : in) received += b;
   for (int64_t b : out) sent += b;
-  const auto here = memory(std::max(received, sent)), there = memory(received);
+  std::byte *const here = memory(arena, std::max(received, sent)), *const there = memory(arena, received);
   const auto timed = [&](const auto& fn) {
     world.barrier().wait();
     const double start = real_clock().now();
@@ -130,17 +126,17 @@ void bench(const Communicator& world, const std::string& actor, const std::strin
             send_at.push_back(at_send), recv_at.push_back(at_recv);
             at_send += sends.back(), at_recv += recvs.back();
           }
-          MPI_Alltoallv(here.get(), sends.data(), send_at.data(), MPI_BYTE, there.get(), recvs.data(), recv_at.data(), MPI_BYTE,
+          MPI_Alltoallv(here, sends.data(), send_at.data(), MPI_BYTE, there, recvs.data(), recv_at.data(), MPI_BYTE,
                         MPI_COMM_WORLD);
         }
         return;
       }
 #endif
-      std::memcpy(there.get(), here.get(), static_cast<size_t>(received));
+      std::memcpy(there, here, static_cast<size_t>(received));
     });
     RefitReport report;
-    const double bare = timed([&] { report = plain.run(from.parts, to.parts); });
-    const double checked = timed([&] { verified.run(from.parts, to.parts); });
+    const double bare = timed([&] { report = plain.run(from, to); });
+    const double checked = timed([&] { verified.run(from, to); });
     peak = std::max(peak, report.peak_in_flight);
     if (i == 0) continue;  // warm
     copies.push_back(copy), unverified.push_back(bare), with_hashes.push_back(checked);

@@ -47,8 +47,8 @@ class MemoryLimitTest : public RunTest {
 
   // The least that the run's plan accepts [bytes].
   int64_t least_limit(const Case& c) {
-    int64_t low = 1, high = int64_t{1} << 28;
-    while (high - low > 512) {
+    int64_t low = 1, high = int64_t{1} << 23;
+    while (high - low > 4096) {
       const int64_t middle = (low + high) / 2;
       try {
         on_ranks(of("probe", c, {fmt::format("memory.limit={}B", middle)}), [](Trainer&) {});
