@@ -7,6 +7,7 @@
 #include "weft/base/error.h"
 #include "weft/base/threads.h"
 #include "weft/kernels/gemm_table.h"
+#include "weft/kernels/quantize.h"
 
 namespace weft::kernels {
 namespace {
@@ -94,7 +95,25 @@ struct PackedWeight::Impl {
 namespace {
 
 template <class T>
-void pack_panel(const T* w, int64_t rows, int64_t k, T* to) {
+struct AsItIs {
+  const T* w;
+  T operator()(int64_t, int64_t i) const { return w[i]; }
+};
+template <class T>
+struct Dequantized {
+  const int8_t* w;
+  const float* scales;
+  T operator()(int64_t row, int64_t i) const {
+    if constexpr (sizeof(T) == 2)
+      return float_to_bf16(dequantized(w[i], scales[row]));
+    else
+      return dequantized(w[i], scales[row]);
+  }
+};
+
+// value(row, index in the rows' memory).
+template <class T, class Value>
+void pack_panel(const Value& value, int64_t rows, int64_t k, T* to) {
   constexpr int64_t kPair = sizeof(T) == 2 ? 2 : 1;
   const int64_t padded = (k + kPair - 1) / kPair * kPair;
   if (rows < kPanelColumns || padded != k) std::fill(to, to + kPanelColumns * padded, T{});
@@ -102,7 +121,7 @@ void pack_panel(const T* w, int64_t rows, int64_t k, T* to) {
   for (int64_t begin = 0; begin < k; begin += 64)
     for (int64_t j = 0; j < rows; ++j)
       for (int64_t i = begin; i < std::min(k, begin + 64); ++i)
-        to[i / kPair * kPair * kPanelColumns + j * kPair + i % kPair] = w[j * k + i];
+        to[i / kPair * kPair * kPanelColumns + j * kPair + i % kPair] = value(j, j * k + i);
 }
 
 constexpr LeafSpan kOneChain{0, 0, 0};
@@ -222,6 +241,17 @@ PackedWeight::PackedWeight(PackedWeight&&) noexcept = default;
 PackedWeight& PackedWeight::operator=(PackedWeight&&) noexcept = default;
 
 void PackedWeight::pack(const void* w, DType dtype, int64_t experts, int64_t n, int64_t k) {
+  pack_rows(w, nullptr, dtype, experts, n, k);
+}
+
+void PackedWeight::pack(const int8_t* w, const float* scales, DType dtype, int64_t experts, int64_t n, int64_t k) {
+  WEFT_CHECK(scales || experts * n == 0, "int8 weights [{}, {}, {}] without scales", experts, n, k);
+  static constexpr float kNone = 0;
+  pack_rows(w, scales ? scales : &kNone, dtype, experts, n, k);
+}
+
+// Of int8 where there are scales.
+void PackedWeight::pack_rows(const void* w, const float* scales, DType dtype, int64_t experts, int64_t n, int64_t k) {
   WEFT_CHECK(is_float(dtype), "weights are packed from fp32 or bf16, not {}", dtype_name(dtype));
   WEFT_CHECK(experts >= 0 && n >= 0 && k >= 0, "weight [{}, {}, {}]", experts, n, k);
   if (!impl_) impl_ = std::make_unique<Impl>();
@@ -247,13 +277,18 @@ void PackedWeight::pack(const void* w, DType dtype, int64_t experts, int64_t n, 
   parallel_for(experts * panels, std::max<int64_t>(1, 65536 / std::max<int64_t>(1, kPanelColumns * k)),
                [&](int64_t begin, int64_t end) {
                  for (int64_t i = begin; i < end; ++i) {
-                   const int64_t row = i % panels * kPanelColumns, source = (i / panels * n + row) * k;
+                   const int64_t row = i % panels * kPanelColumns, first = i / panels * n + row, source = first * k;
                    char* panel = to.data() + i * to.panel_bytes();
                    const int64_t rows = std::min(kPanelColumns, n - row);
-                   if (dtype == DType::kF32)
-                     pack_panel(static_cast<const float*>(w) + source, rows, k, reinterpret_cast<float*>(panel));
+                   const int8_t* q = scales ? static_cast<const int8_t*>(w) + source : nullptr;
+                   if (dtype == DType::kF32 && q)
+                     pack_panel(Dequantized<float>{q, scales + first}, rows, k, reinterpret_cast<float*>(panel));
+                   else if (q)
+                     pack_panel(Dequantized<bf16>{q, scales + first}, rows, k, reinterpret_cast<bf16*>(panel));
+                   else if (dtype == DType::kF32)
+                     pack_panel(AsItIs<float>{static_cast<const float*>(w) + source}, rows, k, reinterpret_cast<float*>(panel));
                    else
-                     pack_panel(static_cast<const bf16*>(w) + source, rows, k, reinterpret_cast<bf16*>(panel));
+                     pack_panel(AsItIs<bf16>{static_cast<const bf16*>(w) + source}, rows, k, reinterpret_cast<bf16*>(panel));
                  }
                });
   to.packed = true;

@@ -54,6 +54,9 @@ class PackedWeight {
   void set_arena(std::shared_ptr<Arena> arena);
   // w: contiguous [experts, n, k], fp32 or bf16. Reuses memory when the size is the same.
   void pack(const void* w, DType dtype, int64_t experts, int64_t n, int64_t k);
+  // The same of int8 weights: panels of `dtype` hold fp32(w) * scale of its row, one product, rounded once where they are bf16.
+  // scales [experts, n].
+  void pack(const int8_t* w, const float* scales, DType dtype, int64_t experts, int64_t n, int64_t k);
   void clear();
   bool empty() const;
   Target packed_for() const;
@@ -67,6 +70,8 @@ class PackedWeight {
   const Impl& impl() const { return *impl_; }
 
  private:
+  void pack_rows(const void* w, const float* scales, DType dtype, int64_t experts, int64_t n, int64_t k);
+
   std::unique_ptr<Impl> impl_;
 };
 

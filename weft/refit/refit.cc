@@ -22,6 +22,8 @@ constexpr int64_t kGrain = 1 << 17;
 // Buckets in flight at most, where the watermark allows more than two: ranks need not keep step then.
 constexpr size_t kFlights = 8;
 
+int64_t even(int64_t bytes) { return (bytes + 1) / 2 * 2; }
+
 // A part of a transfer's box, with its places.
 Transfer part_of(const Transfer& t, const Box& part) {
   Transfer out = t;
@@ -93,25 +95,26 @@ struct Refit::Checks {
 };
 
 Refit::Refit(std::vector<RefitTensor> tensors, const Communicator& ranks, RefitOptions options)
-    : tensors_(std::move(tensors)), ranks_(ranks), options_(std::move(options)), plan_(plan_refit(tensors_)) {
+    : tensors_(std::move(tensors)), ranks_(ranks), options_(std::move(options)), plan_(plan_refit(tensors_)), scales_(tensors_) {
   // A bucket takes half of the watermark at most on every rank, for two are in flight: what it sends and what it receives.
   const int64_t limit = options_.watermark / 2, me = ranks_.rank();
   std::map<int64_t, int64_t> used;
   buckets_.emplace_back();
   for (size_t i = 0; i < tensors_.size(); ++i) {
-    const int64_t item = dtype_bytes(tensors_[i].dtype);
-    if (limit / 2 < item)
+    // What is converted begins at an even byte, for bf16 may come behind int8.
+    const int64_t item = dtype_bytes(tensors_[i].dtype), least = std::max<int64_t>(item, 2);
+    if (limit / 2 < least)
       throw ValueError(fmt::format("a refit with a watermark of {} bytes cannot send elements of {}: {} at least",
-                                   options_.watermark, item, 4 * item));
+                                   options_.watermark, item, 4 * least));
     for (const Transfer& t : plan_.transfers[i]) {
       if (t.source == t.destination) {
         if (t.source == me) own_.push_back({i, t});
         continue;
       }
-      for_each_part(t.box, limit / 2 / item, [&](const Box& part) {
+      for_each_part(t.box, limit / 2 / least * (least / item), [&](const Box& part) {
         const int64_t bytes = part.numel() * item;
-        // What becomes bf16 may take a converted copy besides.
-        const int64_t sent = tensors_[i].dtype == DType::kBF16 ? 2 * bytes : bytes;
+        // What becomes bf16 or int8 may take a converted copy besides.
+        const int64_t sent = tensors_[i].dtype == DType::kF32 ? bytes : bytes + even(bytes);
         if (std::max(used[t.source] + sent, used[t.destination] + bytes) > limit) {
           buckets_.emplace_back();
           used.clear();
@@ -136,11 +139,6 @@ void Refit::check_parts(std::span<const TensorPart> sources, std::span<const Ten
       throw ValueError(fmt::format("{}: the {} of rank {} is {}, the plan has {} of it at {}", t.name, what, ranks_.rank(),
                                    part.data ? shape_text(part.shape) : "not there", shape_text(box.size), shape_text(offset)));
   };
-  const auto check_dtype = [&](size_t i, DType dtype) {
-    if (dtype != tensors_[i].dtype)
-      throw ValueError(fmt::format("{}: planned as {}, the rollout has {}", tensors_[i].name, dtype_name(tensors_[i].dtype),
-                                   dtype_name(dtype)));
-  };
   const auto source = [&](const Piece& p) {
     check(p.tensor, sources[p.tensor], p.transfer.source_offset, p.transfer.box, "source");
     const RefitTensor& t = tensors_[p.tensor];
@@ -149,8 +147,13 @@ void Refit::check_parts(std::span<const TensorPart> sources, std::span<const Ten
           fmt::format("{}: {} cannot be sent as {}", t.name, dtype_name(sources[p.tensor].dtype), dtype_name(t.dtype)));
   };
   const auto destination = [&](const Piece& p) {
-    check(p.tensor, destinations[p.tensor], p.transfer.destination_offset, p.transfer.box, "destination");
-    check_dtype(p.tensor, destinations[p.tensor].dtype);
+    const RefitTensor& t = tensors_[p.tensor];
+    const TensorPart& part = destinations[p.tensor];
+    check(p.tensor, part, p.transfer.destination_offset, p.transfer.box, "destination");
+    if (part.dtype != t.dtype)
+      throw ValueError(fmt::format("{}: planned as {}, the rollout has {}", t.name, dtype_name(t.dtype), dtype_name(part.dtype)));
+    if (part.dtype == DType::kI8 && !part.scales)
+      throw ValueError(fmt::format("{}: an int8 destination of rank {} has no place for scales", t.name, ranks_.rank()));
   };
   for (const Bucket& b : buckets_) {
     std::for_each(b.sends.begin(), b.sends.end(), source);
@@ -188,7 +191,7 @@ void Refit::copy_own(std::span<const TensorPart> sources, std::span<const Tensor
         std::vector<int64_t> at = part.source_offset;
         if (converted) {
           staging.resize(static_cast<size_t>(box.numel() * dtype_bytes(to.dtype)));
-          convert_box(from, at, box.size, to.dtype, staging.data());
+          convert_box(from, at, box, wire(p.tensor), staging.data());
           source = {staging.data(), to.dtype, box.size};
           std::fill(at.begin(), at.end(), 0);
         }
@@ -210,7 +213,7 @@ void Refit::hash_sources(std::span<const TensorPart> sources, Checks& checks) co
     for (const HolderSet& set : tensors_[i].from)
       for (const LocalBox& b : set.boxes)
         if (set.ranks[0] == ranks_.rank() && !checks.counted.contains(&b))
-          checks.sources[i] += hash_box(sources[i], b.local_offset, b.box, tensors_[i].shape, tensors_[i].dtype);
+          checks.sources[i] += hash_box(sources[i], b.local_offset, b.box, wire(i));
 }
 
 // What a bucket sends and receives, and how much memory that takes.
@@ -234,7 +237,7 @@ std::unique_ptr<Refit::Flight> Refit::prepare(const Bucket& bucket, std::span<co
     const auto [found, is_new] = known.try_emplace({p.tensor, t.source_offset, t.box.size}, flight->converted.size());
     if (is_new) {
       flight->converted.push_back({&p, flight->converted_bytes, {}});
-      flight->converted_bytes += bytes;
+      flight->converted_bytes += even(bytes);
     }
     flight->converted[found->second].boxes.emplace_back(to, flight->send[to].size());
     flight->send[to].push_back(contiguous_box(nullptr, bytes));
@@ -254,7 +257,7 @@ void Refit::launch(Flight& flight, std::span<const TensorPart> sources, Staging&
   std::byte* const memory = flight.memory.memory.get();
   for (const Flight::Converted& c : flight.converted) {
     const Piece& p = *c.piece;
-    convert_box(sources[p.tensor], p.transfer.source_offset, p.transfer.box.size, tensors_[p.tensor].dtype, memory + c.at);
+    convert_box(sources[p.tensor], p.transfer.source_offset, p.transfer.box, wire(p.tensor), memory + c.at);
     for (const auto& [to, i] : c.boxes) flight.send[to][i].data = memory + c.at;
   }
   flight.work = ranks_.exchange(std::move(flight.send), std::move(flight.recv), kPurpose, memory + flight.converted_bytes);
@@ -266,9 +269,9 @@ RefitReport Refit::run(std::span<const TensorPart> sources, std::span<const Tens
   check_parts(sources, destinations);
   running_ = true;
   struct Done {
-    bool* flag;
-    ~Done() { *flag = false; }
-  } done{&running_};
+    Refit* refit;
+    ~Done() { refit->running_ = false, refit->scales_.drop(); }
+  } done{this};
   const double start = real_clock().now();
   RefitReport report;
   report.buckets = std::ssize(buckets_);
@@ -277,6 +280,8 @@ RefitReport Refit::run(std::span<const TensorPart> sources, std::span<const Tens
   Checks checks;
   checks.sources.resize(tensors_.size());
   checks.destinations.resize(tensors_.size());
+  scales_.join(tensors_, sources, ranks_);
+  scales_.write(tensors_, destinations, ranks_.rank());
   Staging staging{options_.watermark};
   std::deque<std::unique_ptr<Flight>> flying;
   int64_t in_flight = 0, landed = 0;
@@ -295,9 +300,8 @@ RefitReport Refit::run(std::span<const TensorPart> sources, std::span<const Tens
     if (!options_.verify) return;
     checks.received.emplace_back();
     for (const Piece& p : flight->bucket->receives) {
-      const RefitTensor& t = tensors_[p.tensor];
       checks.received.back().push_back(
-          hash_box(destinations[p.tensor], p.transfer.destination_offset, p.transfer.box, t.shape, t.dtype));
+          hash_box(destinations[p.tensor], p.transfer.destination_offset, p.transfer.box, wire(p.tensor)));
       checks.destinations[p.tensor] += checks.received.back().back();
     }
   };
@@ -312,7 +316,11 @@ RefitReport Refit::run(std::span<const TensorPart> sources, std::span<const Tens
   while (!flying.empty()) land();
   report.sent = counted().sent - before_run.sent;
   report.received = counted().received - before_run.received;
-  if (options_.verify) compare(sources, checks, report);
+  if (options_.verify) {
+    const std::string differs = scales_.where_wrong(tensors_, destinations, ranks_);
+    if (!differs.empty()) throw RefitError("refit: " + differs);
+    compare(sources, checks, report);
+  }
   report.seconds = real_clock().now() - start;
   return report;
 }
@@ -353,7 +361,7 @@ std::string Refit::where_wrong(std::span<const TensorPart> sources, const Checks
     for (const Piece& p : buckets_[b].sends)
       if (p.tensor == wrong.first)
         out[static_cast<size_t>(p.transfer.destination)].push_back(
-            hash_box(sources[p.tensor], p.transfer.source_offset, p.transfer.box, t.shape, t.dtype));
+            hash_box(sources[p.tensor], p.transfer.source_offset, p.transfer.box, wire(p.tensor)));
     for (size_t i = 0; i < buckets_[b].receives.size(); ++i) {
       const Piece& p = buckets_[b].receives[i];
       if (p.tensor != wrong.first) continue;

@@ -4,6 +4,7 @@
 #include <map>
 #include <set>
 
+#include "weft/refit/tensor_part.h"
 #include "weft/train/plan_activations.h"
 #include "weft/train/plan_traffic.h"
 
@@ -183,11 +184,20 @@ int64_t kv_elements(const ParameterTable& table, const ParallelDims& dims) {
 MemoryPlan rollout_memory(const ParameterTable& table, const WeightKinds& kinds, const std::vector<PlacedKind>& placed,
                           const ParallelDims& dims, const PlanOptions& options) {
   const size_t ranks = static_cast<size_t>(dims.world());
-  const DType dtype = options.rollout_dtype;
+  const DType dtype = options.rollout_float();
+  const auto kept = [&](size_t k) { return kinds.kinds[k].rollout_type(options.rollout_dtype, options.param_dtype); };
+  std::vector<Bytes> scales;
+  for (size_t k = 0; k < placed.size(); ++k)
+    scales.push_back(by_rank(placed[k].placement.computed, [&](const std::vector<int64_t>& shape) {
+      return kept(k) == DType::kI8 ? num_rows(shape) * dtype_bytes(DType::kF32) : 0;
+    }));
   MemoryPlan plan;
   plan.kinds.push_back(
-      {"weights", "in the rollout's dtype; router, norms and biases fp32",
-       sum_over(kinds, ranks, [&](size_t k, size_t r) { return placed[k].computed[r] * width(kinds.kinds[k], dtype); })});
+      {"weights",
+       options.rollout_dtype == DType::kI8
+           ? "int8 and a scale a row; embeddings and head in the trainer's dtype; router, norms and biases fp32"
+           : "in the rollout's dtype; router, norms and biases fp32",
+       sum_over(kinds, ranks, [&](size_t k, size_t r) { return placed[k].computed[r] * dtype_bytes(kept(k)) + scales[k][r]; })});
   if (options.apart)
     plan.kinds.push_back(
         {"refit_weights", "a second set while a refit arrives; none with refit.mode = \"in_place\"", plan.kinds[0].bytes});
@@ -207,11 +217,12 @@ std::vector<int64_t> shared_weights(const WeightKinds& kinds, const std::vector<
   Bytes out(options.apart ? 0 : std::min(train[0].kept.size(), rollout[0].kept.size()), 0);
   for (size_t k = 0; k < kinds.kinds.size(); ++k) {
     const WeightKind& kind = kinds.kinds[k];
-    if (kind.rounded && options.param_dtype != options.rollout_dtype) continue;
+    const DType type = kind.rollout_type(options.rollout_dtype, options.param_dtype);
+    if (kind.rounded && options.param_dtype != type) continue;
     for (size_t r = 0; r < out.size(); ++r) {
       const int64_t n = rollout[k].computed[r], rank = static_cast<int64_t>(r);
       if (n > 0 && train[k].kept[r] == n && train[k].placement.layout.boxes(rank) == rollout[k].placement.computed.boxes(rank))
-        out[r] += n * width(kind, options.rollout_dtype) * kind.count;
+        out[r] += n * dtype_bytes(type) * kind.count;
     }
   }
   return out;

@@ -35,12 +35,12 @@ int64_t transfers_of(const RefitTensor& t) {
 }  // namespace
 
 PlannedRefitTensors planned_refit_tensors(const ParameterTable& table, const ParallelDims& train, const ParallelDims& rollout,
-                                          DType rollout_dtype, bool apart, bool by_kind) {
+                                          DType rollout_dtype, bool apart, bool by_kind, DType param_dtype) {
   const WeightKinds kinds = kinds_of(table);
   const std::vector<int> senders = numbered(train.world(), 0), receivers = numbered(rollout.world(), apart ? train.world() : 0);
   PlannedRefitTensors by, out;
   for (const WeightKind& k : kinds.kinds) {
-    RefitTensor t{k.name, k.shape, k.rounded ? rollout_dtype : DType::kF32, {}, {}};
+    RefitTensor t{k.name, k.shape, k.rollout_type(rollout_dtype, param_dtype), {}, {}};
     t.from = holder_sets_of(place_parameter(table.plan, train, k.name, k.shape).layout, senders);
     t.to = holder_sets_of(place_parameter(table.plan, rollout, k.name, k.shape).computed, receivers);
     by.tensors.push_back(std::move(t));
@@ -68,14 +68,17 @@ RefitSummary refit_summary(const ParameterTable& table, const ParallelDims& trai
   const auto flow = [&](int64_t from, int64_t to, double bytes) {
     s.flows[static_cast<size_t>(from / s.from_block)][static_cast<size_t>((to - first) / s.to_block)] += bytes;
   };
-  const PlannedRefitTensors kinds = planned_refit_tensors(table, train, rollout, options.rollout_dtype, options.apart, true);
+  const auto planned = [&](bool by_kind) {
+    return planned_refit_tensors(table, train, rollout, options.rollout_dtype, options.apart, by_kind, options.param_dtype);
+  };
+  const PlannedRefitTensors kinds = planned(true);
   int64_t transfers = 0;
   for (size_t i = 0; i < kinds.tensors.size(); ++i) transfers += transfers_of(kinds.tensors[i]) * kinds.counts[i];
   s.listed = transfers <= kListed;
   s.load = refit_load(kinds.tensors, kinds.counts, s.listed ? RefitFlow() : flow);
   const int64_t fair_sent = most(s.load.sent);
   if (s.listed) {
-    const PlannedRefitTensors all = planned_refit_tensors(table, train, rollout, options.rollout_dtype, options.apart, false);
+    const PlannedRefitTensors all = planned(false);
     const RefitPlan plan = plan_refit(all.tensors);
     for (size_t i = 0; i < plan.transfers.size(); ++i)
       for (const Transfer& t : plan.transfers[i])
