@@ -7,7 +7,6 @@
 #include "weft/base/error.h"
 #include "weft/base/threads.h"
 #include "weft/kernels/gemm_table.h"
-#include "weft/kernels/quantize.h"
 
 namespace weft::kernels {
 namespace {
@@ -30,6 +29,8 @@ Memory allocate(int64_t bytes) {
 }
 
 const GemmTable& table() { return select(portable::kGemmTable, avx2::kGemmTable, avx512::kGemmTable, avx512_bf16::kGemmTable); }
+
+int64_t to_line(int64_t bytes) { return (bytes + 63) / 64 * 64; }
 
 bool is_float(DType dtype) { return dtype == DType::kF32 || dtype == DType::kBF16; }
 
@@ -89,31 +90,17 @@ struct PackedWeight::Impl {
   int64_t panels() const { return (n + kPanelColumns - 1) / kPanelColumns; }
   int64_t panel_bytes() const { return panel_elements(dtype, k) * dtype_bytes(dtype); }
   char* data() const { return static_cast<char*>(arena ? in_arena : memory.get()); }
+  // Of int8 weights: behind all panels, from a cache line on, for the outputs of whole panels.
+  float* scales(int64_t e) const {
+    return reinterpret_cast<float*>(data() + to_line(experts * panels() * panel_bytes())) + e * panels() * kPanelColumns;
+  }
   const char* expert(int64_t e) const { return data() + e * panels() * panel_bytes(); }
 };
 
 namespace {
 
 template <class T>
-struct AsItIs {
-  const T* w;
-  T operator()(int64_t, int64_t i) const { return w[i]; }
-};
-template <class T>
-struct Dequantized {
-  const int8_t* w;
-  const float* scales;
-  T operator()(int64_t row, int64_t i) const {
-    if constexpr (sizeof(T) == 2)
-      return float_to_bf16(dequantized(w[i], scales[row]));
-    else
-      return dequantized(w[i], scales[row]);
-  }
-};
-
-// value(row, index in the rows' memory).
-template <class T, class Value>
-void pack_panel(const Value& value, int64_t rows, int64_t k, T* to) {
+void pack_panel(const T* w, int64_t rows, int64_t k, T* to) {
   constexpr int64_t kPair = sizeof(T) == 2 ? 2 : 1;
   const int64_t padded = (k + kPair - 1) / kPair * kPair;
   if (rows < kPanelColumns || padded != k) std::fill(to, to + kPanelColumns * padded, T{});
@@ -121,7 +108,7 @@ void pack_panel(const Value& value, int64_t rows, int64_t k, T* to) {
   for (int64_t begin = 0; begin < k; begin += 64)
     for (int64_t j = 0; j < rows; ++j)
       for (int64_t i = begin; i < std::min(k, begin + 64); ++i)
-        to[i / kPair * kPair * kPanelColumns + j * kPair + i % kPair] = value(j, j * k + i);
+        to[i / kPair * kPair * kPanelColumns + j * kPair + i % kPair] = w[j * k + i];
 }
 
 constexpr LeafSpan kOneChain{0, 0, 0};
@@ -154,6 +141,7 @@ void forward(ConstMatrix x, const PackedWeight& packed, int64_t first, const flo
       t.first_panel = i % per_row * block;
       t.last_panel = std::min(panels, t.first_panel + block);
       t.bias = bias;
+      if (w.dtype == DType::kI8) t.scales = w.scales(r.expert) + first;
       t.y = sub(y, r.begin, 0, r.end - r.begin, y.cols);
       t.leaves = leaves;
       simd.forward(t);
@@ -241,18 +229,20 @@ PackedWeight::PackedWeight(PackedWeight&&) noexcept = default;
 PackedWeight& PackedWeight::operator=(PackedWeight&&) noexcept = default;
 
 void PackedWeight::pack(const void* w, DType dtype, int64_t experts, int64_t n, int64_t k) {
-  pack_rows(w, nullptr, dtype, experts, n, k);
-}
-
-void PackedWeight::pack(const int8_t* w, const float* scales, DType dtype, int64_t experts, int64_t n, int64_t k) {
-  WEFT_CHECK(scales || experts * n == 0, "int8 weights [{}, {}, {}] without scales", experts, n, k);
-  static constexpr float kNone = 0;
-  pack_rows(w, scales ? scales : &kNone, dtype, experts, n, k);
-}
-
-// Of int8 where there are scales.
-void PackedWeight::pack_rows(const void* w, const float* scales, DType dtype, int64_t experts, int64_t n, int64_t k) {
   WEFT_CHECK(is_float(dtype), "weights are packed from fp32 or bf16, not {}", dtype_name(dtype));
+  pack_rows(w, dtype, experts, n, k);
+}
+
+void PackedWeight::pack(const int8_t* w, const float* scales, int64_t experts, int64_t n, int64_t k) {
+  pack_rows(w, DType::kI8, experts, n, k);
+  for (int64_t e = 0; e < experts; ++e) {
+    float* to = impl_->scales(e);
+    std::copy_n(scales + e * n, n, to);
+    std::fill(to + n, to + impl_->panels() * kPanelColumns, 0.0f);
+  }
+}
+
+void PackedWeight::pack_rows(const void* w, DType dtype, int64_t experts, int64_t n, int64_t k) {
   WEFT_CHECK(experts >= 0 && n >= 0 && k >= 0, "weight [{}, {}, {}]", experts, n, k);
   if (!impl_) impl_ = std::make_unique<Impl>();
   Impl& to = *impl_;
@@ -277,25 +267,24 @@ void PackedWeight::pack_rows(const void* w, const float* scales, DType dtype, in
   parallel_for(experts * panels, std::max<int64_t>(1, 65536 / std::max<int64_t>(1, kPanelColumns * k)),
                [&](int64_t begin, int64_t end) {
                  for (int64_t i = begin; i < end; ++i) {
-                   const int64_t row = i % panels * kPanelColumns, first = i / panels * n + row, source = first * k;
+                   const int64_t row = i % panels * kPanelColumns, source = (i / panels * n + row) * k;
                    char* panel = to.data() + i * to.panel_bytes();
                    const int64_t rows = std::min(kPanelColumns, n - row);
-                   const int8_t* q = scales ? static_cast<const int8_t*>(w) + source : nullptr;
-                   if (dtype == DType::kF32 && q)
-                     pack_panel(Dequantized<float>{q, scales + first}, rows, k, reinterpret_cast<float*>(panel));
-                   else if (q)
-                     pack_panel(Dequantized<bf16>{q, scales + first}, rows, k, reinterpret_cast<bf16*>(panel));
-                   else if (dtype == DType::kF32)
-                     pack_panel(AsItIs<float>{static_cast<const float*>(w) + source}, rows, k, reinterpret_cast<float*>(panel));
+                   if (dtype == DType::kF32)
+                     pack_panel(static_cast<const float*>(w) + source, rows, k, reinterpret_cast<float*>(panel));
+                   else if (dtype == DType::kBF16)
+                     pack_panel(static_cast<const bf16*>(w) + source, rows, k, reinterpret_cast<bf16*>(panel));
                    else
-                     pack_panel(AsItIs<bf16>{static_cast<const bf16*>(w) + source}, rows, k, reinterpret_cast<bf16*>(panel));
+                     pack_panel(static_cast<const int8_t*>(w) + source, rows, k, reinterpret_cast<int8_t*>(panel));
                  }
                });
   to.packed = true;
 }
 
 int64_t packed_weight_bytes(DType dtype, int64_t experts, int64_t n, int64_t k) {
-  return experts * ((n + kPanelColumns - 1) / kPanelColumns) * panel_elements(dtype, k) * dtype_bytes(dtype);
+  const int64_t panels = experts * ((n + kPanelColumns - 1) / kPanelColumns),
+                bytes = panels * panel_elements(dtype, k) * dtype_bytes(dtype);
+  return dtype == DType::kI8 ? to_line(bytes) + panels * kPanelColumns * dtype_bytes(DType::kF32) : bytes;
 }
 
 void PackedWeight::set_arena(std::shared_ptr<Arena> arena) {

@@ -3,17 +3,13 @@
 #include <algorithm>
 #include <limits>
 
-#include "weft/kernels/gemm.h"
 #include "weft/kernels/quantize_reference.h"
 #include "weft/kernels/test_support.h"
 
 namespace weft::kernels {
 namespace {
 
-using testing::bits_equal;
-using testing::kBoth;
 using testing::normal_floats;
-using testing::Owned;
 
 class Quantize : public testing::Kernels {};
 
@@ -38,7 +34,8 @@ TEST_F(Quantize, EveryTargetHasTheScalarBits) {
     }
 }
 
-// With a scale that is a power of two every quotient and tie is exact: q is known without the rule's own arithmetic.
+// With a scale that is a power of two every quotient and tie is exact: q is
+// known without the rule's own arithmetic.
 TEST_F(Quantize, ClosedForm) {
   std::vector<float> x;
   std::vector<int8_t> expected;
@@ -94,34 +91,6 @@ TEST_F(Quantize, RowsOfZerosAndWhatIsNotFinite) {
       EXPECT_TRUE(std::isnan(max_magnitude(x.data(), 40))) << "NaN is above Infinity, wherever they stand";
     }
   });
-}
-
-// Panels made of int8 are those of the weights that it stands for.
-TEST_F(Quantize, PanelsAreThoseOfTheDequantizedWeights) {
-  const int64_t experts = 3, n = 21, k = 37, rows = experts * n;
-  const std::vector<float> w = normal_floats(rows * k, 4);
-  std::vector<int8_t> q(w.size());
-  std::vector<float> scales, whole(w.size());
-  for (int64_t r = 0; r < rows; ++r) {
-    scales.push_back(r == 5 ? 0.0f : row_scale(max_magnitude(w.data() + r * k, k)));
-    quantize(w.data() + r * k, scales.back(), q.data() + r * k, k);
-    for (int64_t i = r * k; i < (r + 1) * k; ++i)
-      whole[static_cast<size_t>(i)] = static_cast<float>(q[static_cast<size_t>(i)]) * scales.back();
-  }
-  const std::vector<bf16> rounded = testing::to_bf16(whole);
-  const std::vector<int64_t> offsets = {0, 4, 4, 9};
-  for (const DType dtype : kBoth)
-    everywhere([&] {
-      const Owned x(dtype, 9, k, 8);
-      Owned y(DType::kF32, 9, n), expected(DType::kF32, 9, n);
-      PackedWeight packed, plain;
-      packed.pack(q.data(), scales.data(), dtype, experts, n, k);
-      plain.pack(dtype == DType::kF32 ? static_cast<const void*>(whole.data()) : rounded.data(), dtype, experts, n, k);
-      EXPECT_EQ(packed.bytes(), plain.bytes());
-      grouped_gemm(x.c(), packed, offsets, y.m());
-      grouped_gemm(x.c(), plain, offsets, expected.m());
-      EXPECT_TRUE(bits_equal(y, expected));
-    });
 }
 
 }  // namespace

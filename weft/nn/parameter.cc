@@ -118,8 +118,7 @@ const kernels::PackedWeight& Parameter::packed() {
     WEFT_CHECK(d == 2 || d == 3, "{}: packing needs 2 or 3 dims", name_);
     const at::Tensor& w = compute();
     if (row_scales_.defined())
-      packed_.pack(w.data_ptr<int8_t>(), row_scales_.data_ptr<float>(), param_dtype_ == at::kFloat ? DType::kF32 : DType::kBF16,
-                   d == 3 ? s[0] : 1, s[d - 2], s[d - 1]);
+      packed_.pack(w.data_ptr<int8_t>(), row_scales_.data_ptr<float>(), d == 3 ? s[0] : 1, s[d - 2], s[d - 1]);
     else
       packed_.pack(w.data_ptr(), dtype_of(w), d == 3 ? s[0] : 1, s[d - 2], s[d - 1]);
   }

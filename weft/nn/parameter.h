@@ -66,8 +66,8 @@ class Parameter {
   // of its own, uninitialised.
   void freeze(const at::Device& device, at::ScalarType param_dtype, at::Tensor values = {},
               std::shared_ptr<Arena> arena = {});
-  // The same as int8 with a scale a row (kernels/quantize.h), for the weights of products: packed() multiplies them to what they
-  // stand for in compute_dtype(param_dtype). `values` [local_shape] int8 and `scales` [local_shape without the last dim] fp32:
+  // The same as int8 with a scale a row (kernels/quantize.h), for the weights of products, which read packed(); activations are
+  // those of compute_dtype(param_dtype). `values` [local_shape] int8 and `scales` [local_shape without the last dim] fp32:
   // both in `arena`, or neither defined.
   void freeze_int8(const at::Device& device, at::ScalarType param_dtype, at::Tensor values = {}, at::Tensor scales = {},
                    std::shared_ptr<Arena> arena = {});

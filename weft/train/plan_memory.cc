@@ -15,11 +15,12 @@ using Bytes = std::vector<int64_t>;
 
 int64_t width(const WeightKind& k, DType dtype) { return k.rounded ? dtype_bytes(dtype) : 4; }
 
-// Panels of sixteen outputs; bf16 in pairs of K (kernels/gemm.h).
+// Panels of sixteen outputs; bf16 in pairs of K; behind int8 ones, from a cache line on, their scales (kernels/gemm.h).
 int64_t panel_bytes(const std::vector<int64_t>& shape, int64_t element) {
   const size_t d = shape.size();
-  const int64_t n = (shape[d - 2] + 15) / 16 * 16, k = shape[d - 1];
-  return (d == 3 ? shape[0] : 1) * n * (element == 2 ? (k + 1) / 2 * 2 : k) * element;
+  const int64_t n = (d == 3 ? shape[0] : 1) * ((shape[d - 2] + 15) / 16 * 16), k = shape[d - 1];
+  if (element == 1) return (n * k + 63) / 64 * 64 + n * 4;
+  return n * (element == 2 ? (k + 1) / 2 * 2 : k) * element;
 }
 
 template <class Of>
@@ -68,11 +69,12 @@ Bytes largest(const std::vector<const Bytes*>& groups, size_t from, size_t ranks
   return out;
 }
 
-std::vector<Bytes> panels_by_rank(const WeightKinds& kinds, const std::vector<PlacedKind>& placed, DType dtype) {
+std::vector<Bytes> panels_by_rank(const WeightKinds& kinds, const std::vector<PlacedKind>& placed, DType dtype,
+                                  DType param_dtype) {
   std::vector<Bytes> out;
   for (size_t k = 0; k < placed.size(); ++k)
     out.push_back(by_rank(placed[k].placement.computed, [&](const std::vector<int64_t>& shape) {
-      return kinds.kinds[k].packed ? panel_bytes(shape, width(kinds.kinds[k], dtype)) : 0;
+      return kinds.kinds[k].packed ? panel_bytes(shape, dtype_bytes(kinds.kinds[k].rollout_type(dtype, param_dtype))) : 0;
     }));
   return out;
 }
@@ -136,7 +138,7 @@ MemoryPlan train_memory(const ParameterTable& table, const WeightKinds& kinds, c
   add("gradients", "fp32", times(4));
   add("optimizer", "AdamW's two fp32 moments", times(8));
 
-  const std::vector<Bytes> panels = panels_by_rank(kinds, placed, dtype);
+  const std::vector<Bytes> panels = panels_by_rank(kinds, placed, dtype, dtype);
   if (ranks == 1) {  // nothing is sharded: forwards read the weights, and their panels stay until the next update
     add("packed_panels", "weights as the CPU's products read them",
         sum_over(kinds, ranks, [&](size_t k, size_t r) { return panels[k][r]; }));
@@ -201,7 +203,7 @@ MemoryPlan rollout_memory(const ParameterTable& table, const WeightKinds& kinds,
   if (options.apart)
     plan.kinds.push_back(
         {"refit_weights", "a second set while a refit arrives; none with refit.mode = \"in_place\"", plan.kinds[0].bytes});
-  const std::vector<Bytes> panels = panels_by_rank(kinds, placed, dtype);
+  const std::vector<Bytes> panels = panels_by_rank(kinds, placed, options.rollout_dtype, options.param_dtype);
   plan.kinds.push_back({"packed_panels", "weights as the CPU's products read them",
                         sum_over(kinds, ranks, [&](size_t k, size_t r) { return panels[k][r]; })});
   const int64_t blocks = (options.kv_cache_tokens + options.block_size - 1) / options.block_size;
