@@ -34,8 +34,7 @@ TEST_F(Quantize, EveryTargetHasTheScalarBits) {
     }
 }
 
-// With a scale that is a power of two every quotient and tie is exact: q is
-// known without the rule's own arithmetic.
+// With a scale that is a power of two every quotient and tie is exact: q is known without the rule's own arithmetic.
 TEST_F(Quantize, ClosedForm) {
   std::vector<float> x;
   std::vector<int8_t> expected;
