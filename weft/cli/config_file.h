@@ -10,7 +10,7 @@ namespace weft {
 
 // config.json itself, or a directory that has one. FileError.
 HfConfig config_file(const std::string& path);
-// float32 or bfloat16. UsageError.
-DType dtype_option(const Arguments& args, const std::string& name, DType otherwise);
+// float32, bfloat16 or, where `int8`, int8. UsageError.
+DType dtype_option(const Arguments& args, const std::string& name, DType otherwise, bool int8 = false);
 
 }  // namespace weft

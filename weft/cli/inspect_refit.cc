@@ -28,7 +28,7 @@ int inspect_refit(const Arguments& args, const Registry& registry) {
   for (const char* other : {"--tensors", "--mesh", "--plan", "--sequence-parallel"})
     if (args.has(other)) throw UsageError(fmt::format("{} belongs to weft inspect DIR, not to weft inspect refit", other));
   RefitListingOptions options;
-  options.rollout_dtype = dtype_option(args, "--rollout-dtype", options.rollout_dtype);
+  options.rollout_dtype = dtype_option(args, "--rollout-dtype", options.rollout_dtype, /*int8=*/true);
   options.watermark = args.get_int("--watermark-mb", options.watermark / 1'000'000, 1) * 1'000'000;
   options.train_ranks = args.get("--train-ranks"), options.rollout_ranks = args.get("--rollout-ranks");
   RefitListingView view;

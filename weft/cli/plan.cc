@@ -29,7 +29,7 @@ void read_bandwidth(const std::string& text, PlanOptions& o) {
 PlanOptions options_of(const Arguments& args) {
   PlanOptions o;
   o.param_dtype = dtype_option(args, "--param-dtype", o.param_dtype);
-  o.rollout_dtype = dtype_option(args, "--rollout-dtype", o.param_dtype);
+  o.rollout_dtype = dtype_option(args, "--rollout-dtype", o.param_dtype, /*int8=*/true);
   o.apart = args.has("--apart");
   o.recompute = args.has("--recompute");
   o.sequence_parallel = args.has("--sequence-parallel");
@@ -57,7 +57,7 @@ Command plan_command() {
        {"--json", "", "print JSON: names end in their units"},
        {"--html", "FILE", "write a page with a picture of who holds and who sends what"},
        {"--param-dtype", "DTYPE", "of the trainer: bfloat16 (default) or float32"},
-       {"--rollout-dtype", "DTYPE", "of the rollout, and what a refit sends; default: the trainer's"},
+       {"--rollout-dtype", "DTYPE", "of the rollout, and what a refit sends: float32, bfloat16 or int8; default: the trainer's"},
        {"--max-tokens-per-micro-batch", "N", "actor.max_tokens_per_micro_batch (default 16384)"},
        {"--max-prompt-length", "N", "with --max-response-length: how many of the tokens have log-probs; default: all"},
        {"--max-response-length", "N", "a sequence longer than the budget is a micro-batch of its own"},

@@ -30,6 +30,8 @@ Memory allocate(int64_t bytes) {
 
 const GemmTable& table() { return select(portable::kGemmTable, avx2::kGemmTable, avx512::kGemmTable, avx512_bf16::kGemmTable); }
 
+int64_t to_line(int64_t bytes) { return (bytes + 63) / 64 * 64; }
+
 bool is_float(DType dtype) { return dtype == DType::kF32 || dtype == DType::kBF16; }
 
 template <class View>
@@ -88,6 +90,10 @@ struct PackedWeight::Impl {
   int64_t panels() const { return (n + kPanelColumns - 1) / kPanelColumns; }
   int64_t panel_bytes() const { return panel_elements(dtype, k) * dtype_bytes(dtype); }
   char* data() const { return static_cast<char*>(arena ? in_arena : memory.get()); }
+  // Of int8 weights: behind all panels, from a cache line on, for the outputs of whole panels.
+  float* scales(int64_t e) const {
+    return reinterpret_cast<float*>(data() + to_line(experts * panels() * panel_bytes())) + e * panels() * kPanelColumns;
+  }
   const char* expert(int64_t e) const { return data() + e * panels() * panel_bytes(); }
 };
 
@@ -135,6 +141,7 @@ void forward(ConstMatrix x, const PackedWeight& packed, int64_t first, const flo
       t.first_panel = i % per_row * block;
       t.last_panel = std::min(panels, t.first_panel + block);
       t.bias = bias;
+      if (w.dtype == DType::kI8) t.scales = w.scales(r.expert) + first;
       t.y = sub(y, r.begin, 0, r.end - r.begin, y.cols);
       t.leaves = leaves;
       simd.forward(t);
@@ -223,6 +230,19 @@ PackedWeight& PackedWeight::operator=(PackedWeight&&) noexcept = default;
 
 void PackedWeight::pack(const void* w, DType dtype, int64_t experts, int64_t n, int64_t k) {
   WEFT_CHECK(is_float(dtype), "weights are packed from fp32 or bf16, not {}", dtype_name(dtype));
+  pack_rows(w, dtype, experts, n, k);
+}
+
+void PackedWeight::pack(const int8_t* w, const float* scales, int64_t experts, int64_t n, int64_t k) {
+  pack_rows(w, DType::kI8, experts, n, k);
+  for (int64_t e = 0; e < experts; ++e) {
+    float* to = impl_->scales(e);
+    std::copy_n(scales + e * n, n, to);
+    std::fill(to + n, to + impl_->panels() * kPanelColumns, 0.0f);
+  }
+}
+
+void PackedWeight::pack_rows(const void* w, DType dtype, int64_t experts, int64_t n, int64_t k) {
   WEFT_CHECK(experts >= 0 && n >= 0 && k >= 0, "weight [{}, {}, {}]", experts, n, k);
   if (!impl_) impl_ = std::make_unique<Impl>();
   Impl& to = *impl_;
@@ -252,15 +272,19 @@ void PackedWeight::pack(const void* w, DType dtype, int64_t experts, int64_t n, 
                    const int64_t rows = std::min(kPanelColumns, n - row);
                    if (dtype == DType::kF32)
                      pack_panel(static_cast<const float*>(w) + source, rows, k, reinterpret_cast<float*>(panel));
-                   else
+                   else if (dtype == DType::kBF16)
                      pack_panel(static_cast<const bf16*>(w) + source, rows, k, reinterpret_cast<bf16*>(panel));
+                   else
+                     pack_panel(static_cast<const int8_t*>(w) + source, rows, k, reinterpret_cast<int8_t*>(panel));
                  }
                });
   to.packed = true;
 }
 
 int64_t packed_weight_bytes(DType dtype, int64_t experts, int64_t n, int64_t k) {
-  return experts * ((n + kPanelColumns - 1) / kPanelColumns) * panel_elements(dtype, k) * dtype_bytes(dtype);
+  const int64_t panels = experts * ((n + kPanelColumns - 1) / kPanelColumns),
+                bytes = panels * panel_elements(dtype, k) * dtype_bytes(dtype);
+  return dtype == DType::kI8 ? to_line(bytes) + panels * kPanelColumns * dtype_bytes(DType::kF32) : bytes;
 }
 
 void PackedWeight::set_arena(std::shared_ptr<Arena> arena) {

@@ -5,6 +5,7 @@
 // Order. Forward: each output is one ascending fp32 FMA chain over K, from +0. Where both operands are bf16, each pair of K goes
 // odd element first, then even (what vdpbf16ps computes); a last single element is one FMA. An fp32 operand makes the chain plain
 // ascending (the bf16 operand widened). kLeaves: eight chains over leaf_begin(K, 0..8), joined by ((0+1)+(2+3))+((4+5)+(6+7)).
+// int8 weights count as an fp32 operand; each chain (each leaf, before the tree) is multiplied by its output's scale, once.
 // The bits of an output row depend on that row and the weight only: not on M, threads, target or blocking.
 // Backward: input gradients are chains of at most 512 of N, each from +0, added ascending; weight gradients are chains of 256
 // tokens (of the rows of that call, or of that expert), each from +0, added ascending into the fp32 buffer. Same pair rule for
@@ -39,9 +40,9 @@ struct LeafSpan {
   constexpr int64_t columns() const { return begin(count); }
 };
 
-// Weights [E, N, K] (E = 1 for a dense layer) copied into panels of sixteen outputs: [K][16] fp32, [ceil(K / 2)][16][2] bf16. The
-// layout is the same for every target. Owns its memory. Rebuilt in place by pack() when the weight changes; packed_for() tells
-// whether the target still fits.
+// Weights [E, N, K] (E = 1 for a dense layer) copied into panels of sixteen outputs: [K][16] fp32 and int8, [ceil(K / 2)][16][2]
+// bf16. The layout is the same for every target. Owns its memory. Rebuilt in place by pack() when the weight changes;
+// packed_for() tells whether the target still fits.
 class PackedWeight {
  public:
   PackedWeight();
@@ -54,6 +55,8 @@ class PackedWeight {
   void set_arena(std::shared_ptr<Arena> arena);
   // w: contiguous [experts, n, k], fp32 or bf16. Reuses memory when the size is the same.
   void pack(const void* w, DType dtype, int64_t experts, int64_t n, int64_t k);
+  // int8 weights with the scales of their rows (quantize.h), [experts, n]. Forward products only.
+  void pack(const int8_t* w, const float* scales, int64_t experts, int64_t n, int64_t k);
   void clear();
   bool empty() const;
   Target packed_for() const;
@@ -67,6 +70,8 @@ class PackedWeight {
   const Impl& impl() const { return *impl_; }
 
  private:
+  void pack_rows(const void* w, DType dtype, int64_t experts, int64_t n, int64_t k);
+
   std::unique_ptr<Impl> impl_;
 };
 

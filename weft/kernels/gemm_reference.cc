@@ -8,6 +8,7 @@ namespace {
 
 float get(ConstMatrix m, int64_t i, int64_t j) {
   const int64_t at = i * m.stride + j;
+  if (m.dtype == DType::kI8) return static_cast<float>(static_cast<const int8_t*>(m.data)[at]);
   return m.dtype == DType::kF32 ? static_cast<const float*>(m.data)[at] : bf16_to_float(static_cast<const bf16*>(m.data)[at]);
 }
 
@@ -44,7 +45,7 @@ float chain_of(int64_t begin, int64_t end, bool pairs, const Order& order, const
 
 }  // namespace
 
-void gemm_reference(ConstMatrix x, ConstMatrix w, const float* bias, Matrix y, Chain chain, Order order) {
+void gemm_reference(ConstMatrix x, ConstMatrix w, const float* bias, Matrix y, Chain chain, Order order, const float* scales) {
   const int64_t k = x.cols;
   const bool pairs = x.dtype == DType::kBF16 && w.dtype == DType::kBF16;
   for (int64_t i = 0; i < x.rows; ++i)
@@ -54,17 +55,22 @@ void gemm_reference(ConstMatrix x, ConstMatrix w, const float* bias, Matrix y, C
       float sum;
       if (chain == Chain::kSingle) {
         sum = chain_of(0, k, pairs, order, a, b);
+        if (scales) sum = sum * scales[j];
       } else {
         const auto cut = [&](int leaf) {
           return order.ceil_leaves ? std::min(k, leaf * ((k + kNumLeaves - 1) / kNumLeaves)) : leaf_begin(k, leaf);
         };
         float s[kNumLeaves];
-        for (int leaf = 0; leaf < kNumLeaves; ++leaf) s[leaf] = chain_of(cut(leaf), cut(leaf + 1), pairs, order, a, b);
+        for (int leaf = 0; leaf < kNumLeaves; ++leaf) {
+          s[leaf] = chain_of(cut(leaf), cut(leaf + 1), pairs, order, a, b);
+          if (scales && !order.scale_last) s[leaf] = s[leaf] * scales[j];
+        }
         sum = ((s[0] + s[1]) + (s[2] + s[3])) + ((s[4] + s[5]) + (s[6] + s[7]));
         if (order.left_to_right) {
           sum = s[0];
           for (int leaf = 1; leaf < kNumLeaves; ++leaf) sum = sum + s[leaf];
         }
+        if (scales && order.scale_last) sum = sum * scales[j];
       }
       put(y, i, j, bias ? sum + bias[j] : sum);
     }
@@ -107,12 +113,14 @@ void gemm_bias_grad_reference(ConstMatrix dy, float* dbias) {
     }
 }
 
-void grouped_gemm_reference(ConstMatrix x, const void* w, DType w_dtype, std::span<const int64_t> offsets, Matrix y) {
+void grouped_gemm_reference(ConstMatrix x, const void* w, DType w_dtype, std::span<const int64_t> offsets, Matrix y,
+                            const float* scales) {
   const int64_t experts = static_cast<int64_t>(offsets.size()) - 1;
   const ConstMatrix all{w, w_dtype, experts * y.cols, x.cols, x.cols};
   for (int64_t e = 0; e < experts; ++e) {
     const int64_t begin = offsets[static_cast<size_t>(e)], end = offsets[static_cast<size_t>(e) + 1];
-    gemm_reference(rows_of(x, begin, end), rows_of(all, e * y.cols, (e + 1) * y.cols), nullptr, rows_of(y, begin, end));
+    gemm_reference(rows_of(x, begin, end), rows_of(all, e * y.cols, (e + 1) * y.cols), nullptr, rows_of(y, begin, end),
+                   Chain::kSingle, {}, scales ? scales + e * y.cols : nullptr);
   }
 }
 

@@ -6,6 +6,7 @@
 // and what needs it.
 #include "weft/kernels/gemm_pack.h"
 #include "weft/kernels/microkernel_bf16.h"
+#include "weft/kernels/microkernel_int8.h"
 
 namespace weft::kernels::WEFT_SIMD_NAMESPACE {
 
@@ -31,7 +32,7 @@ WEFT_INLINE int64_t even_tile(int64_t rows) {
 }
 
 // How the operands of a forward block meet.
-enum class Form { kF32, kPairs, kMixed, kDot };
+enum class Form { kF32, kPairs, kMixed, kDot, kInt8 };
 
 struct Operands {
   Form form;
@@ -40,7 +41,7 @@ struct Operands {
   int64_t tiled;      // 0, or the depth of A laid out as tiles (pack_tiles); lda is then the rows of a tile
   const void* panel;  // of the first vector
   int64_t panel_stride;
-  bool expand;  // bf16 panels are expanded block by block, A being laid out in that order; else in registers
+  bool expand;  // bf16 and int8 panels are expanded block by block, A being laid out in that order; else in registers
 };
 
 template <int NV>
@@ -65,6 +66,9 @@ void forward_tile(const Operands& o, int64_t row, int64_t rows, int64_t a_depth,
       microkernel_pairs_rows<NV, PairOrder::kEvenFirst>(rows, a, o.lda, static_cast<const bf16*>(o.panel) + b_at, o.panel_stride,
                                                         depth, c, ldc, into);
       break;
+    case Form::kInt8:
+      microkernel_int8_rows<NV>(rows, a, o.lda, static_cast<const int8_t*>(o.panel) + b_at, o.panel_stride, depth, c, ldc, into);
+      break;
     case Form::kDot:
       if constexpr (kHasDot)
         microkernel_dot_rows<NV, ALayout::kRows>(rows, static_cast<const bf16*>(o.a) + a_at, o.lda,
@@ -73,9 +77,15 @@ void forward_tile(const Operands& o, int64_t row, int64_t rows, int64_t a_depth,
   }
 }
 
-// Expands `depth` elements of k of `vectors` panels of bf16 pairs to fp32 panels [depth][16], each pair odd first or in order.
+// Expands `depth` elements of k of `vectors` panels of int8 or of bf16 pairs to fp32 panels [depth][16], each pair odd first or
+// in order.
 void expand_panels(const Operands& o, int64_t vectors, int64_t begin, int64_t depth, bool odd_first, float* to) {
   for (int64_t j = 0; j < vectors; ++j) {
+    if (o.form == Form::kInt8) {
+      const int8_t* from = static_cast<const int8_t*>(o.panel) + j * o.panel_stride + begin * 16;
+      for (int64_t d = 0; d < depth; ++d, from += 16, to += 16) store(to, load_int8(from));
+      continue;
+    }
     const bf16* from = static_cast<const bf16*>(o.panel) + j * o.panel_stride + begin * 16;
     for (int64_t d = 0; d + 1 < depth; d += 2, from += 32, to += 32) {
       store(to, odd_first ? load_odd(from) : load_even(from));
@@ -91,7 +101,7 @@ void expand_panels(const Operands& o, int64_t vectors, int64_t begin, int64_t de
 // One chain of all rows over [begin, end) of k for `vectors` panels. a_begin: the k at which o.a starts.
 void forward_chain(const Operands& o, int64_t vectors, int64_t rows, int64_t begin, int64_t end, int64_t a_begin, float* c,
                    int64_t ldc, Into into) {
-  const int64_t element = o.form == Form::kF32 ? 4 : 2;
+  const int64_t element = o.form == Form::kF32 ? 4 : o.form == Form::kInt8 ? 1 : 2;
   const int64_t block = rows <= kTileRows ? end - begin : kDepthBlock;
   const int64_t step = even_tile(rows);
   for (int64_t d = begin; d < end; d += block) {
@@ -125,7 +135,8 @@ void forward_chain(const Operands& o, int64_t vectors, int64_t rows, int64_t beg
 }
 
 // The chains of a span and their tree, for `vectors` panels: a binary counter of partial sums in scratch. Returns the sum.
-float* forward_leaves(const Operands& o, int64_t vectors, int64_t rows, LeafSpan span) {
+// `scales` of the outputs, where not null, multiply each leaf.
+float* forward_leaves(const Operands& o, int64_t vectors, int64_t rows, LeafSpan span, const float* scales) {
   const int64_t ldc = 16 * vectors, size = rows * ldc;
   float* stack = scratch(Scratch::kTree, 4 * size);
   int64_t depth = 0;
@@ -134,6 +145,7 @@ float* forward_leaves(const Operands& o, int64_t vectors, int64_t rows, LeafSpan
     const int64_t begin = span.begin(leaf), end = span.begin(leaf + 1);
     if (begin == end) std::memset(top, 0, static_cast<size_t>(size) * sizeof(float));
     forward_chain(o, vectors, rows, begin, end, 0, top, ldc, Into::kStore);
+    for (int64_t i = 0; scales && i < size; i += 16) store(top + i, mul(load(top + i), load(scales + i % ldc)));
     for (int done = leaf; done & 1; done >>= 1, --depth) {
       float* left = stack + (depth - 1) * size;
       const float* right = stack + depth * size;
@@ -144,13 +156,16 @@ float* forward_leaves(const Operands& o, int64_t vectors, int64_t rows, LeafSpan
   return stack;
 }
 
-// y[:, col : col + 16 * vectors) = c + bias, rounded, cut at n. c may be y itself.
+// y[:, col : col + 16 * vectors) = c (of one chain of int8 weights, scaled) + bias, rounded, cut at n. c may be y itself.
 void finish(const ForwardBlock& t, const float* c, int64_t ldc, int64_t col, int64_t vectors) {
   for (int64_t j = 0; j < vectors; ++j) {
     const int64_t at_col = col + 16 * j, width = smaller(16, t.n - at_col);
     const f32 bias = t.bias ? load_first(t.bias + at_col, width) : zero();
+    const bool scaled = t.scales && t.leaves.count == 0;
+    const f32 scale = scaled ? load(t.scales + at_col) : zero();
     for (int64_t i = 0; i < t.x.rows; ++i) {
       f32 v = load(c + i * ldc + 16 * j);
+      if (scaled) v = mul(v, scale);
       if (t.bias) v = add(v, bias);
       const int64_t to = i * t.y.stride + at_col;
       if (t.y.dtype == DType::kF32) {
@@ -175,7 +190,11 @@ void forward(const ForwardBlock& t) {
   const int64_t rows = t.x.rows, k = t.x.cols;
   const bool x_bf16 = t.x.dtype == DType::kBF16, w_bf16 = t.w_dtype == DType::kBF16;
   Operands o{};
-  o.form = !w_bf16 ? Form::kF32 : !x_bf16 ? Form::kMixed : kHasDot ? Form::kDot : Form::kPairs;
+  o.form = t.w_dtype == DType::kI8 ? Form::kInt8
+           : !w_bf16               ? Form::kF32
+           : !x_bf16               ? Form::kMixed
+           : kHasDot               ? Form::kDot
+                                   : Form::kPairs;
   o.panel_stride = panel_elements(t.w_dtype, k);
   const int64_t panel_bytes = o.panel_stride * dtype_bytes(t.w_dtype);
   // From a few tiles on, A is laid out as tiles and bf16 panels are expanded once: in registers they cost instructions in each
@@ -218,7 +237,7 @@ void forward(const ForwardBlock& t) {
       v = vectors_for(rows, t.last_panel - p);
       o.panel = static_cast<const char*>(t.panels) + p * panel_bytes;
       if (leaves) {
-        finish(t, forward_leaves(o, v, rows, t.leaves), 16 * v, 16 * p, v);
+        finish(t, forward_leaves(o, v, rows, t.leaves, t.scales ? t.scales + 16 * p : nullptr), 16 * v, 16 * p, v);
         continue;
       }
       float* out = c + 16 * (p - t.first_panel);
@@ -227,7 +246,7 @@ void forward(const ForwardBlock& t) {
           for (int64_t j = 0; j < v; ++j) store(out + i * ldc + 16 * j, zero());
       }
       forward_chain(o, v, rows, g, end, g, out, ldc, g == 0 ? Into::kStore : Into::kContinue);
-      if (end == k && (!all_direct || t.bias)) finish(t, out, ldc, 16 * p, v);
+      if (end == k && (!all_direct || t.bias || t.scales)) finish(t, out, ldc, 16 * p, v);
     }
     if (k == 0) break;
   }

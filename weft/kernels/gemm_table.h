@@ -9,7 +9,7 @@
 namespace weft::kernels {
 
 inline constexpr int64_t kPanelColumns = 16;
-// Elements of one panel: fp32 [k][16], bf16 [ceil(k / 2)][16][2], both zero-padded.
+// Elements of one panel: fp32 and int8 [k][16], bf16 [ceil(k / 2)][16][2], both zero-padded.
 constexpr int64_t panel_elements(DType dtype, int64_t k) { return kPanelColumns * (dtype == DType::kBF16 ? (k + 1) / 2 * 2 : k); }
 
 // y[0:rows, 16 * first_panel : min(n, 16 * last_panel)]; y, bias and panels begin at column 0.
@@ -19,6 +19,7 @@ struct ForwardBlock {
   DType w_dtype = DType::kF32;
   int64_t n = 0, first_panel = 0, last_panel = 0;
   const float* bias = nullptr;
+  const float* scales = nullptr;  // of the outputs of int8 weights, for whole panels; begin at column 0
   Matrix y;
   LeafSpan leaves{0, 0, 0};  // count 0: one chain
 };

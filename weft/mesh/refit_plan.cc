@@ -148,14 +148,16 @@ int64_t for_each_in_buckets(std::span<const RefitTensor> tensors, const RefitPla
   std::map<int64_t, int64_t> used;
   int64_t bucket = 0;
   for (size_t i = 0; i < tensors.size(); ++i) {
-    const int64_t item = dtype_bytes(tensors[i].dtype);
-    if (limit / 2 < item)
+    // What is converted begins at an even byte, for bf16 may come behind int8.
+    const int64_t item = dtype_bytes(tensors[i].dtype), least = std::max<int64_t>(item, 2);
+    if (limit / 2 < least)
       throw ValueError(
-          fmt::format("a refit with a watermark of {} bytes cannot send elements of {}: {} at least", watermark, item, 4 * item));
+          fmt::format("a refit with a watermark of {} bytes cannot send elements of {}: {} at least", watermark, item, 4 * least));
     for (const Transfer& t : plan.transfers[i]) {
       if (t.source == t.destination) continue;
-      for_each_part(t.box, limit / 2 / item, [&](const Box& box) {
-        const int64_t bytes = box.numel() * item, sent = tensors[i].dtype == DType::kBF16 ? 2 * bytes : bytes;
+      for_each_part(t.box, limit / 2 / least * (least / item), [&](const Box& box) {
+        // What becomes bf16 or int8 may take a converted copy besides.
+        const int64_t bytes = box.numel() * item, sent = tensors[i].dtype == DType::kF32 ? bytes : bytes + (bytes + 1) / 2 * 2;
         if (std::max(used[t.source] + sent, used[t.destination] + bytes) > limit) {
           ++bucket;
           used.clear();

@@ -58,7 +58,9 @@ int64_t CausalLM::panel_bytes() const {
     const bool table = (p == embed_tokens_ && head_ != p) || std::find(over_tables_.begin(), over_tables_.end(), p) != over_tables_.end();
     const std::vector<int64_t>& s = p->compute_shape();
     if (p->sharded() || table || s.size() < 2) continue;
-    const DType dtype = p->compute_dtype(param_dtype_) == at::kFloat ? DType::kF32 : DType::kBF16;
+    const DType dtype = p->row_scales().defined()                      ? DType::kI8
+                        : p->compute_dtype(param_dtype_) == at::kFloat ? DType::kF32
+                                                                       : DType::kBF16;
     sum += kernels::packed_weight_bytes(dtype, s.size() == 3 ? s[0] : 1, s[s.size() - 2], s.back());
   }
   return sum;

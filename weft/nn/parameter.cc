@@ -37,16 +37,38 @@ void Parameter::set_memory(ParameterMemory memory) {
 }
 
 void Parameter::freeze(const at::Device& device, at::ScalarType param_dtype, at::Tensor values, std::shared_ptr<Arena> arena) {
-  WEFT_CHECK(!owner_, "{} is sharded: it cannot be frozen", name_);
   param_dtype_ = compute_dtype(param_dtype);
-  trainable_ = false;
-  master_ = at::Tensor();
   if (values.defined())
     memory_.weights = std::move(arena);
   else
     values = allocate(memory_.weights, param_dtype_, device);
-  WEFT_CHECK(values.sizes() == at::IntArrayRef(local_shape_) && values.scalar_type() == param_dtype_, "{}: other values", name_);
+  WEFT_CHECK(values.scalar_type() == param_dtype_, "{}: other values", name_);
+  keep_frozen(std::move(values), {});
+}
+
+void Parameter::freeze_int8(const at::Device& device, at::ScalarType param_dtype, at::Tensor values, at::Tensor scales,
+                            std::shared_ptr<Arena> arena) {
+  WEFT_CHECK(dim() >= 2 && values.defined() == scales.defined(), "{}: int8 is for weights of products, with scales", name_);
+  param_dtype_ = compute_dtype(param_dtype);
+  const std::vector<int64_t> rows(local_shape_.begin(), local_shape_.end() - 1);
+  if (values.defined()) {
+    memory_.weights = std::move(arena);
+  } else {
+    values = allocate(memory_.weights, at::kChar, device);
+    scales = device.is_cpu() ? arena_tensor(memory_.weights, rows, at::kFloat)
+                             : at::empty(rows, at::TensorOptions().dtype(at::kFloat).device(device));
+  }
+  WEFT_CHECK(values.scalar_type() == at::kChar && scales.sizes() == at::IntArrayRef(rows), "{}: other values", name_);
+  keep_frozen(std::move(values), std::move(scales));
+}
+
+void Parameter::keep_frozen(at::Tensor values, at::Tensor scales) {
+  WEFT_CHECK(!owner_, "{} is sharded: it cannot be frozen", name_);
+  WEFT_CHECK(values.sizes() == at::IntArrayRef(local_shape_), "{}: other values", name_);
+  trainable_ = false;
+  master_ = at::Tensor();
   compute_ = std::move(values);
+  row_scales_ = std::move(scales);
   packed_.clear();
 }
 
@@ -95,7 +117,10 @@ const kernels::PackedWeight& Parameter::packed() {
     const size_t d = s.size();
     WEFT_CHECK(d == 2 || d == 3, "{}: packing needs 2 or 3 dims", name_);
     const at::Tensor& w = compute();
-    packed_.pack(w.data_ptr(), dtype_of(w), d == 3 ? s[0] : 1, s[d - 2], s[d - 1]);
+    if (row_scales_.defined())
+      packed_.pack(w.data_ptr<int8_t>(), row_scales_.data_ptr<float>(), d == 3 ? s[0] : 1, s[d - 2], s[d - 1]);
+    else
+      packed_.pack(w.data_ptr(), dtype_of(w), d == 3 ? s[0] : 1, s[d - 2], s[d - 1]);
   }
   return packed_;
 }
@@ -139,6 +164,7 @@ void Parameter::notify_grad() {
 
 at::Tensor Parameter::leaf() {
   at::Tensor t = compute().detach();
+  if (row_scales_.defined()) return t.to(at::kFloat).mul_(row_scales_.unsqueeze(-1)).to(param_dtype_);
   if (!trainable_ || !at::GradMode::is_enabled()) return t;
   expect_grad();
   t.set_requires_grad(true);

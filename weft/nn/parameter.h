@@ -66,6 +66,13 @@ class Parameter {
   // of its own, uninitialised.
   void freeze(const at::Device& device, at::ScalarType param_dtype, at::Tensor values = {},
               std::shared_ptr<Arena> arena = {});
+  // The same as int8 with a scale a row (kernels/quantize.h), for the weights of products, which read packed(); activations are
+  // those of compute_dtype(param_dtype). `values` [local_shape] int8 and `scales` [local_shape without the last dim] fp32:
+  // both in `arena`, or neither defined.
+  void freeze_int8(const at::Device& device, at::ScalarType param_dtype, at::Tensor values = {}, at::Tensor scales = {},
+                   std::shared_ptr<Arena> arena = {});
+  // Undefined where the weights are not int8.
+  const at::Tensor& row_scales() const { return row_scales_; }
   at::ScalarType compute_dtype(at::ScalarType param_dtype) const {
     return precision_ == Precision::kFp32 ? at::kFloat : param_dtype;
   }
@@ -96,7 +103,7 @@ class Parameter {
     return master_;
   }
   // What forward reads, of compute_shape(): the master itself in fp32, else its copy rounded to param_dtype; gathered where it is
-  // sharded.
+  // sharded. int8 where it has row_scales().
   const at::Tensor& compute();
   at::ScalarType param_dtype() const { return param_dtype_; }
   // Refreshes the compute copy and drops the packed form.
@@ -130,6 +137,7 @@ class Parameter {
 
  private:
   at::Tensor& full_grad();
+  void keep_frozen(at::Tensor values, at::Tensor scales);
   // Of local_shape(), uninitialised.
   at::Tensor allocate(const std::shared_ptr<Arena>& arena, at::ScalarType dtype, const at::Device& device) const;
 
@@ -141,7 +149,7 @@ class Parameter {
   bool trainable_ = true;
   std::vector<int64_t> compute_shape_, local_shape_;
   ShardOwner* owner_ = nullptr;
-  at::Tensor master_, compute_, grad_, gathered_, full_grad_;
+  at::Tensor master_, compute_, row_scales_, grad_, gathered_, full_grad_;
   kernels::PackedWeight packed_;
   ParameterMemory memory_;
   std::vector<std::function<void(Parameter&)>> grad_hooks_;

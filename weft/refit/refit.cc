@@ -22,6 +22,8 @@ constexpr int64_t kGrain = 1 << 17;
 // Buckets in flight at most, where the watermark allows more than two: ranks need not keep step then.
 constexpr size_t kFlights = 8;
 
+int64_t even(int64_t bytes) { return (bytes + 1) / 2 * 2; }
+
 // The box where it is this rank's to hash it: of a box that several ranks hold the first one's counts.
 const LocalBox* counted_box(const RefitTensor& tensor, const Box& box, int64_t rank) {
   for (const HolderSet& set : tensor.from)
@@ -82,7 +84,7 @@ struct Refit::Checks {
 };
 
 Refit::Refit(std::vector<RefitTensor> tensors, const Communicator& ranks, RefitOptions options)
-    : tensors_(std::move(tensors)), ranks_(ranks), options_(std::move(options)), plan_(plan_refit(tensors_)) {
+    : tensors_(std::move(tensors)), ranks_(ranks), options_(std::move(options)), plan_(plan_refit(tensors_)), scales_(tensors_) {
   const int64_t me = ranks_.rank();
   for (size_t i = 0; i < tensors_.size(); ++i)
     for (const Transfer& t : plan_.transfers[i])
@@ -108,11 +110,6 @@ void Refit::check_parts(std::span<const TensorPart> sources, std::span<const Ten
       throw ValueError(fmt::format("{}: the {} of rank {} is {}, the plan has {} of it at {}", t.name, what, ranks_.rank(),
                                    part.data ? shape_text(part.shape) : "not there", shape_text(box.size), shape_text(offset)));
   };
-  const auto check_dtype = [&](size_t i, DType dtype) {
-    if (dtype != tensors_[i].dtype)
-      throw ValueError(fmt::format("{}: planned as {}, the rollout has {}", tensors_[i].name, dtype_name(tensors_[i].dtype),
-                                   dtype_name(dtype)));
-  };
   const auto source = [&](const Piece& p) {
     check(p.tensor, sources[p.tensor], p.transfer.source_offset, p.transfer.box, "source");
     const RefitTensor& t = tensors_[p.tensor];
@@ -121,8 +118,13 @@ void Refit::check_parts(std::span<const TensorPart> sources, std::span<const Ten
           fmt::format("{}: {} cannot be sent as {}", t.name, dtype_name(sources[p.tensor].dtype), dtype_name(t.dtype)));
   };
   const auto destination = [&](const Piece& p) {
-    check(p.tensor, destinations[p.tensor], p.transfer.destination_offset, p.transfer.box, "destination");
-    check_dtype(p.tensor, destinations[p.tensor].dtype);
+    const RefitTensor& t = tensors_[p.tensor];
+    const TensorPart& part = destinations[p.tensor];
+    check(p.tensor, part, p.transfer.destination_offset, p.transfer.box, "destination");
+    if (part.dtype != t.dtype)
+      throw ValueError(fmt::format("{}: planned as {}, the rollout has {}", t.name, dtype_name(t.dtype), dtype_name(part.dtype)));
+    if (part.dtype == DType::kI8 && !part.scales)
+      throw ValueError(fmt::format("{}: an int8 destination of rank {} has no place for scales", t.name, ranks_.rank()));
   };
   for (const Bucket& b : buckets_) {
     std::for_each(b.sends.begin(), b.sends.end(), source);
@@ -160,7 +162,7 @@ void Refit::copy_own(std::span<const TensorPart> sources, std::span<const Tensor
         std::vector<int64_t> at = part.source_offset;
         if (converted) {
           staging.resize(static_cast<size_t>(box.numel() * dtype_bytes(to.dtype)));
-          convert_box(from, at, box.size, to.dtype, staging.data());
+          convert_box(from, at, box, wire(p.tensor), staging.data());
           source = {staging.data(), to.dtype, box.size};
           std::fill(at.begin(), at.end(), 0);
         }
@@ -182,7 +184,7 @@ void Refit::hash_sources(std::span<const TensorPart> sources, Checks& checks) co
     for (const HolderSet& set : tensors_[i].from)
       for (const LocalBox& b : set.boxes)
         if (set.ranks[0] == ranks_.rank() && !checks.counted.contains(&b))
-          checks.sources[i] += hash_box(sources[i], b.local_offset, b.box, tensors_[i].shape, tensors_[i].dtype);
+          checks.sources[i] += hash_box(sources[i], b.local_offset, b.box, wire(i));
 }
 
 // What a bucket sends and receives, and how much memory that takes.
@@ -206,7 +208,7 @@ std::unique_ptr<Refit::Flight> Refit::prepare(const Bucket& bucket, std::span<co
     const auto [found, is_new] = known.try_emplace({p.tensor, t.source_offset, t.box.size}, flight->converted.size());
     if (is_new) {
       flight->converted.push_back({&p, flight->converted_bytes, {}});
-      flight->converted_bytes += bytes;
+      flight->converted_bytes += even(bytes);
     }
     flight->converted[found->second].boxes.emplace_back(to, flight->send[to].size());
     flight->send[to].push_back(contiguous_box(nullptr, bytes));
@@ -226,7 +228,7 @@ void Refit::launch(Flight& flight, std::span<const TensorPart> sources, Staging&
   std::byte* const memory = flight.memory.memory.get();
   for (const Flight::Converted& c : flight.converted) {
     const Piece& p = *c.piece;
-    convert_box(sources[p.tensor], p.transfer.source_offset, p.transfer.box.size, tensors_[p.tensor].dtype, memory + c.at);
+    convert_box(sources[p.tensor], p.transfer.source_offset, p.transfer.box, wire(p.tensor), memory + c.at);
     for (const auto& [to, i] : c.boxes) flight.send[to][i].data = memory + c.at;
   }
   flight.work = ranks_.exchange(std::move(flight.send), std::move(flight.recv), kPurpose, memory + flight.converted_bytes);
@@ -238,9 +240,9 @@ RefitReport Refit::run(std::span<const TensorPart> sources, std::span<const Tens
   check_parts(sources, destinations);
   running_ = true;
   struct Done {
-    bool* flag;
-    ~Done() { *flag = false; }
-  } done{&running_};
+    Refit* refit;
+    ~Done() { refit->running_ = false, refit->scales_.drop(); }
+  } done{this};
   const double start = real_clock().now();
   RefitReport report;
   report.buckets = std::ssize(buckets_);
@@ -249,6 +251,8 @@ RefitReport Refit::run(std::span<const TensorPart> sources, std::span<const Tens
   Checks checks;
   checks.sources.resize(tensors_.size());
   checks.destinations.resize(tensors_.size());
+  scales_.join(tensors_, sources, ranks_);
+  scales_.write(tensors_, destinations, ranks_.rank());
   Staging staging{options_.watermark};
   std::deque<std::unique_ptr<Flight>> flying;
   int64_t in_flight = 0, landed = 0;
@@ -267,9 +271,8 @@ RefitReport Refit::run(std::span<const TensorPart> sources, std::span<const Tens
     if (!options_.verify) return;
     checks.received.emplace_back();
     for (const Piece& p : flight->bucket->receives) {
-      const RefitTensor& t = tensors_[p.tensor];
       checks.received.back().push_back(
-          hash_box(destinations[p.tensor], p.transfer.destination_offset, p.transfer.box, t.shape, t.dtype));
+          hash_box(destinations[p.tensor], p.transfer.destination_offset, p.transfer.box, wire(p.tensor)));
       checks.destinations[p.tensor] += checks.received.back().back();
     }
   };
@@ -284,7 +287,11 @@ RefitReport Refit::run(std::span<const TensorPart> sources, std::span<const Tens
   while (!flying.empty()) land();
   report.sent = counted().sent - before_run.sent;
   report.received = counted().received - before_run.received;
-  if (options_.verify) compare(sources, checks, report);
+  if (options_.verify) {
+    const std::string differs = scales_.where_wrong(tensors_, destinations, ranks_);
+    if (!differs.empty()) throw RefitError("refit: " + differs);
+    compare(sources, checks, report);
+  }
   report.seconds = real_clock().now() - start;
   return report;
 }
@@ -325,7 +332,7 @@ std::string Refit::where_wrong(std::span<const TensorPart> sources, const Checks
     for (const Piece& p : buckets_[b].sends)
       if (p.tensor == wrong.first)
         out[static_cast<size_t>(p.transfer.destination)].push_back(
-            hash_box(sources[p.tensor], p.transfer.source_offset, p.transfer.box, t.shape, t.dtype));
+            hash_box(sources[p.tensor], p.transfer.source_offset, p.transfer.box, wire(p.tensor)));
     for (size_t i = 0; i < buckets_[b].receives.size(); ++i) {
       const Piece& p = buckets_[b].receives[i];
       if (p.tensor != wrong.first) continue;

@@ -11,6 +11,7 @@
 #include "weft/base/error.h"
 #include "weft/comm/communicator.h"
 #include "weft/mesh/refit_plan.h"
+#include "weft/refit/row_scales.h"
 #include "weft/refit/tensor_part.h"
 
 namespace weft {
@@ -48,8 +49,9 @@ class Refit {
   int64_t num_buckets() const { return std::ssize(buckets_); }
 
   // Collective. One source and one destination a tensor. A destination of the same memory as the source is left as it is; else
-  // they do not overlap. fp32 becomes bf16 on the sender where the destination is bf16. ValueError, before anything is sent, for
-  // parts that do not fit; RefitError. One run at a time.
+  // they do not overlap. fp32 becomes bf16 on the sender where the destination is bf16, and int8 where it is int8: with the
+  // scales of the whole tensor's rows (row_scales.h), which the destination gets too. ValueError, before anything is sent, for
+  // parts that do not fit, and for an int8 tensor with a value that is not finite; RefitError. One run at a time.
   RefitReport run(std::span<const TensorPart> sources, std::span<const TensorPart> destinations);
 
  private:
@@ -72,6 +74,7 @@ class Refit {
   void launch(Flight& flight, std::span<const TensorPart> sources, Staging& staging) const;
   void hash_sources(std::span<const TensorPart> sources, Checks& checks) const;
   void compare(std::span<const TensorPart> sources, const Checks& checks, RefitReport& report) const;
+  WireType wire(size_t tensor) const { return {tensors_[tensor].dtype, tensors_[tensor].shape, scales_.of(tensor)}; }
   std::string where_wrong(std::span<const TensorPart> sources, const Checks& checks, std::pair<size_t, size_t> wrong) const;
 
   std::vector<RefitTensor> tensors_;
@@ -80,6 +83,7 @@ class Refit {
   RefitPlan plan_;
   std::vector<Bucket> buckets_;
   std::vector<Piece> own_;  // what this rank makes from its own memory
+  RowScales scales_;        // while it runs
   bool running_ = false;
 };
 

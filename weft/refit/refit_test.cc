@@ -5,12 +5,12 @@
 
 #include <atomic>
 #include <cstring>
-#include <numeric>
 
 #include "weft/base/random.h"
 #include "weft/comm/launch.h"
 #include "weft/kernels/elementwise.h"
 #include "weft/mesh/test_random_layouts.h"
+#include "weft/refit/test_elements.h"
 
 namespace weft {
 namespace {
@@ -18,13 +18,10 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::ThrowsMessage;
 
-constexpr int kRanks = 16;  // as random layouts have
-
-std::vector<int> all_ranks() {
-  std::vector<int> out(kRanks);
-  std::iota(out.begin(), out.end(), 0);
-  return out;
-}
+using test::all_ranks;
+using test::each_element;
+using test::one_thread;
+constexpr int kRanks = test::kRefitRanks;
 
 // A tensor that goes from one layout to another.
 struct Case {
@@ -39,27 +36,6 @@ RefitTensor tensor_of(const Case& c) {
 
 // The value of an element, by its place in the whole tensor; no bf16.
 float value_at(int64_t index) { return static_cast<float>(CounterRng(3).normal(static_cast<uint64_t>(index))); }
-
-// Calls fn(index in the local tensor, index in the whole) for what a rank holds.
-template <typename Fn>
-void each_element(const Layout& layout, int64_t rank, const Fn& fn) {
-  const std::vector<int64_t> shape = layout.shape(), local = layout.local_shape(rank);
-  for (const LocalBox& b : layout.boxes(rank)) {
-    std::vector<int64_t> index(shape.size(), 0);
-    for (int64_t n = 0; n < b.box.numel(); ++n) {
-      int64_t here = 0, there = 0;
-      for (size_t d = 0; d < shape.size(); ++d) {
-        here = here * local[d] + b.local_offset[d] + index[d];
-        there = there * shape[d] + b.box.offset[d] + index[d];
-      }
-      fn(here, there);
-      for (size_t d = shape.size(); d-- > 0;) {
-        if (++index[d] < b.box.size[d]) break;
-        index[d] = 0;
-      }
-    }
-  }
-}
 
 void put(std::byte* memory, DType dtype, int64_t at, float value) {
   if (dtype == DType::kF32) {
@@ -117,12 +93,6 @@ std::vector<Case> random_cases(uint64_t seed) {
     cases.push_back(std::move(c));
   }
   return cases;
-}
-
-CommOptions one_thread() {
-  CommOptions o;
-  o.threads_per_rank = 1;
-  return o;
 }
 
 TEST(Refit, EveryRankGetsItsValuesAndNothingElse) {

@@ -2,12 +2,14 @@
 
 #include <algorithm>
 #include <array>
+#include <functional>
 #include <numeric>
 
 #include "weft/base/error.h"
 #include "weft/base/threads.h"
 #include "weft/kernels/element_hash.h"
 #include "weft/kernels/elementwise.h"
+#include "weft/kernels/quantize.h"
 
 namespace weft {
 namespace {
@@ -48,28 +50,60 @@ MemoryBox memory_box(const TensorPart& part, const std::vector<int64_t>& offset,
   return memory_box(part.data, part.shape, offset, size, dtype_bytes(part.dtype));
 }
 
-bool converts(DType from, DType to) { return from == to || (from == DType::kF32 && to == DType::kBF16); }
+int64_t num_rows(const std::vector<int64_t>& shape) {
+  return shape.empty() ? 1 : std::accumulate(shape.begin(), shape.end() - 1, int64_t{1}, std::multiplies<>());
+}
 
-void convert_box(const TensorPart& part, const std::vector<int64_t>& offset, const std::vector<int64_t>& size, DType to,
-                 std::byte* out) {
-  if (part.dtype == to) {
-    const MemoryBox box = memory_box(part, offset, size);
-    return copy_box(contiguous_box(out, box.bytes()), box);
+int64_t row_number(const std::vector<int64_t>& size, int64_t r, const std::vector<int64_t>& offset,
+                   const std::vector<int64_t>& shape) {
+  int64_t number = 0, stride = 1;
+  for (size_t d = size.empty() ? 0 : size.size() - 1; d-- > 0; r /= size[d], stride *= shape[d])
+    number += (offset[d] + r % size[d]) * stride;
+  return number;
+}
+
+bool converts(DType from, DType to) {
+  if (to == DType::kI8) return from == DType::kF32;  // int8 without its scales says nothing
+  return from == to || (from == DType::kF32 && to == DType::kBF16);
+}
+
+namespace {
+
+void quantize_box(const TensorPart& part, const std::vector<int64_t>& offset, const Box& box, const WireType& to, int8_t* out) {
+  constexpr int64_t kLeast = 1 << 14;  // elements a thread takes at least
+  const std::vector<int64_t>& size = box.size;
+  const int64_t width = size.empty() ? 1 : size.back(), first = size.empty() ? 0 : offset.back();
+  const int64_t stride = size.empty() ? 1 : part.shape.back();
+  if (width == 0) return;
+  parallel_for(num_rows(size), std::max<int64_t>(1, kLeast / width), [&](int64_t begin, int64_t end) {
+    for (int64_t r = begin; r < end; ++r) {
+      const float* row = reinterpret_cast<const float*>(part.data) + row_number(size, r, offset, part.shape) * stride + first;
+      kernels::quantize(row, to.scales[row_number(size, r, box.offset, to.shape)], out + r * width, width);
+    }
+  });
+}
+
+}  // namespace
+
+void convert_box(const TensorPart& part, const std::vector<int64_t>& offset, const Box& box, const WireType& to, std::byte* out) {
+  if (part.dtype == to.dtype) {
+    const MemoryBox from = memory_box(part, offset, box.size);
+    return copy_box(contiguous_box(out, from.bytes()), from);
   }
-  WEFT_CHECK(converts(part.dtype, to), "{} as {}", dtype_name(part.dtype), dtype_name(to));
-  const std::vector<int64_t> start(size.size(), 0);  // the box is a tensor of its own
-  for_each_row<2>(size, {{{part.shape, offset}, {size, start}}}, [&](const std::array<int64_t, 2>& at, int64_t count) {
+  WEFT_CHECK(converts(part.dtype, to.dtype), "{} as {}", dtype_name(part.dtype), dtype_name(to.dtype));
+  if (to.dtype == DType::kI8) return quantize_box(part, offset, box, to, reinterpret_cast<int8_t*>(out));
+  const std::vector<int64_t> start(box.size.size(), 0);  // the box is a tensor of its own
+  for_each_row<2>(box.size, {{{part.shape, offset}, {box.size, start}}}, [&](const std::array<int64_t, 2>& at, int64_t count) {
     kernels::convert(reinterpret_cast<const float*>(part.data) + at[0], reinterpret_cast<bf16*>(out) + at[1], count);
   });
 }
 
-uint64_t hash_box(const TensorPart& part, const std::vector<int64_t>& offset, const Box& box, const std::vector<int64_t>& shape,
-                  DType as) {
+uint64_t hash_box(const TensorPart& part, const std::vector<int64_t>& offset, const Box& box, const WireType& as) {
   constexpr int64_t kGrain = 1 << 16;  // elements: what is converted for it stays in a core's cache
   std::vector<Box> pieces;
   for_each_part(box, kGrain, [&](const Box& p) { pieces.push_back(p); });
   std::vector<uint64_t> sums(pieces.size());
-  const int64_t item = dtype_bytes(as);
+  const int64_t item = dtype_bytes(as.dtype);
   parallel_for(std::ssize(pieces), 1, [&](int64_t begin, int64_t end) {
     std::vector<std::byte> converted;
     for (size_t i = static_cast<size_t>(begin); i < static_cast<size_t>(end); ++i) {
@@ -77,16 +111,16 @@ uint64_t hash_box(const TensorPart& part, const std::vector<int64_t>& offset, co
       TensorPart from = part;
       std::vector<int64_t> at = offset;
       for (size_t d = 0; d < at.size(); ++d) at[d] += piece.offset[d] - box.offset[d];
-      if (part.dtype != as) {
+      if (part.dtype != as.dtype) {
         converted.resize(static_cast<size_t>(piece.numel() * item));
-        convert_box(part, at, piece.size, as, converted.data());
-        from = {converted.data(), as, piece.size};
+        convert_box(part, at, piece, as, converted.data());
+        from = {converted.data(), as.dtype, piece.size};
         std::fill(at.begin(), at.end(), 0);
       }
       const auto add = [&](const std::array<int64_t, 2>& start, int64_t count) {
         sums[i] += kernels::hash_elements({from.data + start[0] * item, static_cast<size_t>(count * item)}, item, start[1]);
       };
-      for_each_row<2>(piece.size, {{{from.shape, at}, {shape, piece.offset}}}, add);
+      for_each_row<2>(piece.size, {{{from.shape, at}, {as.shape, piece.offset}}}, add);
     }
   });
   return std::accumulate(sums.begin(), sums.end(), uint64_t{0});

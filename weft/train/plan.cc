@@ -24,7 +24,7 @@ void check_options(const PlanOptions& o) {
     if (!ok) throw UsageError(what);
   };
   constexpr int64_t kMost = int64_t{1} << 32;
-  for (DType d : {o.param_dtype, o.rollout_dtype})
+  for (DType d : {o.param_dtype, o.rollout_float()})
     need(d == DType::kF32 || d == DType::kBF16, fmt::format("dtype {}: choose float32 or bfloat16", dtype_name(d)));
   for (const int64_t n : {o.max_tokens_per_micro_batch, o.kv_cache_tokens})
     need(n >= 1 && n <= kMost, fmt::format("{} tokens: 1 to {} are possible", n, kMost));
@@ -104,13 +104,13 @@ void check_mesh_of(const ParameterTable& table, const WeightKinds& kinds, const 
 }
 
 std::vector<std::vector<int64_t>> shares_of(const WeightKinds& kinds, const std::vector<PlacedKind>& placed, bool kept,
-                                            DType dtype) {
+                                            const PlanOptions& o) {
   std::vector<std::vector<int64_t>> out(weight_categories().size());
   for (auto& bytes : out) bytes.resize(placed[0].kept.size());
   for (size_t k = 0; k < placed.size(); ++k) {
     const WeightKind& kind = kinds.kinds[k];
     const std::vector<int64_t>& elements = kept ? placed[k].kept : placed[k].computed;
-    const int64_t width = kept || !kind.rounded ? 4 : dtype_bytes(dtype);
+    const int64_t width = kept ? 4 : dtype_bytes(kind.rollout_type(o.rollout_dtype, o.param_dtype));
     for (size_t r = 0; r < elements.size(); ++r) out[static_cast<size_t>(kind.category)][r] += elements[r] * width * kind.count;
   }
   return out;
@@ -291,8 +291,8 @@ Plan make_plan(const HfConfig& hf, const std::string& train_mesh, const std::str
   p.traffic = update_traffic(p.table, kinds, train, p.train, options, even_rows(p.train, options));
   p.refit = refit_summary(p.table, p.train, p.rollout, options);
   p.weights = weight_rows(kinds, train, rollout);
-  p.train_shares = shares_of(kinds, train, true, options.param_dtype);
-  p.rollout_shares = shares_of(kinds, rollout, false, options.rollout_dtype);
+  p.train_shares = shares_of(kinds, train, true, options);
+  p.rollout_shares = shares_of(kinds, rollout, false, options);
   add_uneven(kinds, train, p.train, false, p.table, p.uneven);
   add_uneven(kinds, rollout, p.rollout, true, p.table, p.uneven);
   add_misfits(p, kinds, train);

@@ -20,7 +20,9 @@ namespace weft {
 
 struct PlanOptions {
   DType param_dtype = DType::kBF16;    // actor.param_dtype
-  DType rollout_dtype = DType::kBF16;  // what the rollout computes with, and what a refit sends
+  // What the rollout keeps, and what a refit sends; of int8 (model/int8_weights.h) the rest is of param_dtype, as is what the
+  // rollout computes with.
+  DType rollout_dtype = DType::kBF16;
   bool apart = false;
   bool recompute = false;                                  // actor.recompute
   bool sequence_parallel = false;                          // actor.sequence_parallel
@@ -38,6 +40,7 @@ struct PlanOptions {
   int64_t sequences() const;
   int64_t sequence_rows() const;  // fed tokens: all but the last
   int64_t tokens() const { return sequences() * sequence_rows(); }
+  DType rollout_float() const { return rollout_dtype == DType::kI8 ? param_dtype : rollout_dtype; }
   double bandwidth(const std::string& axis) const;  // bytes a second
   int64_t head_rows() const;                        // of those, whose next token is a response's
 };
@@ -134,11 +137,12 @@ struct PlannedRefitTensors {
   std::vector<int64_t> counts;
 };
 PlannedRefitTensors planned_refit_tensors(const ParameterTable& table, const ParallelDims& train, const ParallelDims& rollout,
-                                          DType rollout_dtype, bool apart, bool by_kind);
+                                          DType rollout_dtype, bool apart, bool by_kind, DType param_dtype = DType::kBF16);
 // Rank i of a role's mesh is rank ranks[i] of the job.
 PlannedRefitTensors planned_refit_tensors(const ParameterTable& table, const ParallelDims& train,
                                           std::span<const int> train_ranks, const ParallelDims& rollout,
-                                          std::span<const int> rollout_ranks, DType rollout_dtype, bool by_kind);
+                                          std::span<const int> rollout_ranks, DType rollout_dtype, bool by_kind,
+                                          DType param_dtype = DType::kBF16);
 
 std::string plan_text(const Plan& plan);
 std::string plan_json(const Plan& plan);  // names end in their units

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 
+#include "weft/model/int8_weights.h"
 #include "weft/parallel/shard_cut.h"
 
 namespace weft {
@@ -26,6 +27,12 @@ std::string without_layer(const TableRow& row) {
 }
 
 }  // namespace
+
+DType WeightKind::rollout_type(DType rollout_dtype, DType param_dtype) const {
+  if (!rounded) return DType::kF32;
+  if (rollout_dtype != DType::kI8) return rollout_dtype;
+  return int8_in_rollout(name) ? DType::kI8 : param_dtype;
+}
 
 WeightKinds kinds_of(const ParameterTable& table) {
   WeightKinds out;

@@ -19,6 +19,10 @@ struct WeightKind {
   WeightCategory category = WeightCategory::kSmall;
   int64_t count = 0;    // parameters
   bool packed = false;  // a product reads its panels
+
+  // What the rollout keeps of it and a refit sends. int8 is for the weights of the layers' products (model/int8_weights.h), with
+  // a scale a row; others are of param_dtype then.
+  DType rollout_type(DType rollout_dtype, DType param_dtype) const;
 };
 struct WeightKinds {
   std::vector<WeightKind> kinds;

@@ -4,6 +4,7 @@
 #include <map>
 #include <set>
 
+#include "weft/refit/tensor_part.h"
 #include "weft/train/plan_activations.h"
 #include "weft/train/plan_traffic.h"
 
@@ -14,11 +15,12 @@ using Bytes = std::vector<int64_t>;
 
 int64_t width(const WeightKind& k, DType dtype) { return k.rounded ? dtype_bytes(dtype) : 4; }
 
-// Panels of sixteen outputs; bf16 in pairs of K (kernels/gemm.h).
+// Panels of sixteen outputs; bf16 in pairs of K; behind int8 ones, from a cache line on, their scales (kernels/gemm.h).
 int64_t panel_bytes(const std::vector<int64_t>& shape, int64_t element) {
   const size_t d = shape.size();
-  const int64_t n = (shape[d - 2] + 15) / 16 * 16, k = shape[d - 1];
-  return (d == 3 ? shape[0] : 1) * n * (element == 2 ? (k + 1) / 2 * 2 : k) * element;
+  const int64_t n = (d == 3 ? shape[0] : 1) * ((shape[d - 2] + 15) / 16 * 16), k = shape[d - 1];
+  if (element == 1) return (n * k + 63) / 64 * 64 + n * 4;
+  return n * (element == 2 ? (k + 1) / 2 * 2 : k) * element;
 }
 
 template <class Of>
@@ -67,11 +69,12 @@ Bytes largest(const std::vector<const Bytes*>& groups, size_t from, size_t ranks
   return out;
 }
 
-std::vector<Bytes> panels_by_rank(const WeightKinds& kinds, const std::vector<PlacedKind>& placed, DType dtype) {
+std::vector<Bytes> panels_by_rank(const WeightKinds& kinds, const std::vector<PlacedKind>& placed, DType dtype,
+                                  DType param_dtype) {
   std::vector<Bytes> out;
   for (size_t k = 0; k < placed.size(); ++k)
     out.push_back(by_rank(placed[k].placement.computed, [&](const std::vector<int64_t>& shape) {
-      return kinds.kinds[k].packed ? panel_bytes(shape, width(kinds.kinds[k], dtype)) : 0;
+      return kinds.kinds[k].packed ? panel_bytes(shape, dtype_bytes(kinds.kinds[k].rollout_type(dtype, param_dtype))) : 0;
     }));
   return out;
 }
@@ -135,7 +138,7 @@ MemoryPlan train_memory(const ParameterTable& table, const WeightKinds& kinds, c
   add("gradients", "fp32", times(4));
   add("optimizer", "AdamW's two fp32 moments", times(8));
 
-  const std::vector<Bytes> panels = panels_by_rank(kinds, placed, dtype);
+  const std::vector<Bytes> panels = panels_by_rank(kinds, placed, dtype, dtype);
   if (ranks == 1) {  // nothing is sharded: forwards read the weights, and their panels stay until the next update
     add("packed_panels", "weights as the CPU's products read them",
         sum_over(kinds, ranks, [&](size_t k, size_t r) { return panels[k][r]; }));
@@ -183,15 +186,24 @@ int64_t kv_elements(const ParameterTable& table, const ParallelDims& dims) {
 MemoryPlan rollout_memory(const ParameterTable& table, const WeightKinds& kinds, const std::vector<PlacedKind>& placed,
                           const ParallelDims& dims, const PlanOptions& options) {
   const size_t ranks = static_cast<size_t>(dims.world());
-  const DType dtype = options.rollout_dtype;
+  const DType dtype = options.rollout_float();
+  const auto kept = [&](size_t k) { return kinds.kinds[k].rollout_type(options.rollout_dtype, options.param_dtype); };
+  std::vector<Bytes> scales;
+  for (size_t k = 0; k < placed.size(); ++k)
+    scales.push_back(by_rank(placed[k].placement.computed, [&](const std::vector<int64_t>& shape) {
+      return kept(k) == DType::kI8 ? num_rows(shape) * dtype_bytes(DType::kF32) : 0;
+    }));
   MemoryPlan plan;
   plan.kinds.push_back(
-      {"weights", "in the rollout's dtype; router, norms and biases fp32",
-       sum_over(kinds, ranks, [&](size_t k, size_t r) { return placed[k].computed[r] * width(kinds.kinds[k], dtype); })});
+      {"weights",
+       options.rollout_dtype == DType::kI8
+           ? "int8 and a scale a row; embeddings and head in the trainer's dtype; router, norms and biases fp32"
+           : "in the rollout's dtype; router, norms and biases fp32",
+       sum_over(kinds, ranks, [&](size_t k, size_t r) { return placed[k].computed[r] * dtype_bytes(kept(k)) + scales[k][r]; })});
   if (options.apart)
     plan.kinds.push_back(
         {"refit_weights", "a second set while a refit arrives; none with refit.mode = \"in_place\"", plan.kinds[0].bytes});
-  const std::vector<Bytes> panels = panels_by_rank(kinds, placed, dtype);
+  const std::vector<Bytes> panels = panels_by_rank(kinds, placed, options.rollout_dtype, options.param_dtype);
   plan.kinds.push_back({"packed_panels", "weights as the CPU's products read them",
                         sum_over(kinds, ranks, [&](size_t k, size_t r) { return panels[k][r]; })});
   const int64_t blocks = (options.kv_cache_tokens + options.block_size - 1) / options.block_size;
@@ -207,11 +219,12 @@ std::vector<int64_t> shared_weights(const WeightKinds& kinds, const std::vector<
   Bytes out(options.apart ? 0 : std::min(train[0].kept.size(), rollout[0].kept.size()), 0);
   for (size_t k = 0; k < kinds.kinds.size(); ++k) {
     const WeightKind& kind = kinds.kinds[k];
-    if (kind.rounded && options.param_dtype != options.rollout_dtype) continue;
+    const DType type = kind.rollout_type(options.rollout_dtype, options.param_dtype);
+    if (kind.rounded && options.param_dtype != type) continue;
     for (size_t r = 0; r < out.size(); ++r) {
       const int64_t n = rollout[k].computed[r], rank = static_cast<int64_t>(r);
       if (n > 0 && train[k].kept[r] == n && train[k].placement.layout.boxes(rank) == rollout[k].placement.computed.boxes(rank))
-        out[r] += n * width(kind, options.rollout_dtype) * kind.count;
+        out[r] += n * dtype_bytes(type) * kind.count;
     }
   }
   return out;

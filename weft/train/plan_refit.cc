@@ -38,18 +38,18 @@ int64_t about_transfers(const PlannedRefitTensors& kinds) {
 }
 
 PlannedRefitTensors planned_refit_tensors(const ParameterTable& table, const ParallelDims& train, const ParallelDims& rollout,
-                                          DType rollout_dtype, bool apart, bool by_kind) {
+                                          DType rollout_dtype, bool apart, bool by_kind, DType param_dtype) {
   return planned_refit_tensors(table, train, numbered(train.world(), 0), rollout,
-                               numbered(rollout.world(), apart ? train.world() : 0), rollout_dtype, by_kind);
+                               numbered(rollout.world(), apart ? train.world() : 0), rollout_dtype, by_kind, param_dtype);
 }
 
 PlannedRefitTensors planned_refit_tensors(const ParameterTable& table, const ParallelDims& train,
                                           std::span<const int> train_ranks, const ParallelDims& rollout,
-                                          std::span<const int> rollout_ranks, DType rollout_dtype, bool by_kind) {
+                                          std::span<const int> rollout_ranks, DType rollout_dtype, bool by_kind, DType param_dtype) {
   const WeightKinds kinds = kinds_of(table);
   PlannedRefitTensors by, out;
   for (const WeightKind& k : kinds.kinds) {
-    RefitTensor t{k.name, k.shape, k.rounded ? rollout_dtype : DType::kF32, {}, {}};
+    RefitTensor t{k.name, k.shape, k.rollout_type(rollout_dtype, param_dtype), {}, {}};
     t.from = holder_sets_of(place_parameter(table.plan, train, k.name, k.shape).layout, train_ranks);
     t.to = holder_sets_of(place_parameter(table.plan, rollout, k.name, k.shape).computed, rollout_ranks);
     by.tensors.push_back(std::move(t));
@@ -77,12 +77,15 @@ RefitSummary refit_summary(const ParameterTable& table, const ParallelDims& trai
   const auto flow = [&](int64_t from, int64_t to, double bytes) {
     s.flows[static_cast<size_t>(from / s.from_block)][static_cast<size_t>((to - first) / s.to_block)] += bytes;
   };
-  const PlannedRefitTensors kinds = planned_refit_tensors(table, train, rollout, options.rollout_dtype, options.apart, true);
+  const auto planned = [&](bool by_kind) {
+    return planned_refit_tensors(table, train, rollout, options.rollout_dtype, options.apart, by_kind, options.param_dtype);
+  };
+  const PlannedRefitTensors kinds = planned(true);
   s.listed = about_transfers(kinds) <= kListed;
   s.load = refit_load(kinds.tensors, kinds.counts, s.listed ? RefitFlow() : flow);
   const int64_t fair_sent = most(s.load.sent);
   if (s.listed) {
-    const PlannedRefitTensors all = planned_refit_tensors(table, train, rollout, options.rollout_dtype, options.apart, false);
+    const PlannedRefitTensors all = planned(false);
     const RefitPlan plan = plan_refit(all.tensors);
     for (size_t i = 0; i < plan.transfers.size(); ++i)
       for (const Transfer& t : plan.transfers[i])

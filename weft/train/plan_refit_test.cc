@@ -21,10 +21,10 @@ struct RefitCase {
 // A rank of the job, as it counted.
 struct CountedRefit {
   int64_t sent = 0, received = 0;
-  int64_t kept = 0, shared = 0, panels = 0;  // of the rollout's weights; those in the actor's memory
+  int64_t kept = 0, scales = 0, shared = 0, panels = 0;  // of the rollout's weights; those in the actor's memory
 };
 
-DType planned(at::ScalarType t) { return t == at::kFloat ? DType::kF32 : DType::kBF16; }
+DType planned(at::ScalarType t) { return t == at::kFloat ? DType::kF32 : t == at::kChar ? DType::kI8 : DType::kBF16; }
 
 RolePlaces places_of(const Plan& plan) {
   RolePlaces p;
@@ -39,7 +39,7 @@ std::vector<CountedRefit> count_refit(const RefitCase& c, const RolePlaces& plac
   const ModelConfig config = weft::testing::config_of(c.model);
   std::vector<CountedRefit> out(static_cast<size_t>(places.world));
   Recipe recipe;
-  recipe.rollout.dtype = c.rollout_dtype == at::kFloat ? "float32" : "bfloat16";
+  recipe.rollout.dtype = dtype_name(planned(c.rollout_dtype));
   CommOptions comm;
   comm.threads_per_rank = 1;
   run_ranks(places.world, comm, [&](Communicator& world) {
@@ -75,6 +75,7 @@ std::vector<CountedRefit> count_refit(const RefitCase& c, const RolePlaces& plac
       const int64_t bytes = static_cast<int64_t>(p->compute().nbytes());
       const nn::Parameter* trained = actor ? actor->find_parameter(p->name()) : nullptr;
       mine.kept += bytes;
+      if (p->row_scales().defined()) mine.scales += static_cast<int64_t>(p->row_scales().nbytes());
       if (trained && bytes > 0 && trained->local_compute().data_ptr() == p->compute().data_ptr()) mine.shared += bytes;
       mine.panels += p->packed_bytes();
     }
@@ -97,6 +98,9 @@ TEST(PlanOfARefit, BytesAreTheRuns) {
       {"replicate=2,fsdp=2", "dp=1,tp=4,ep=2", true, "over_encoded", f32, f32},
       {"tp=2,ep=2", "dp=1", true, "moe", f32, bf16},
       {"fsdp=1", "dp=3,ep=3", true, "three_experts", bf16, f32},
+      {"fsdp=4,ep=2", "dp=2,tp=2,ep=4", false, "moe", bf16, at::kChar},
+      {"replicate=2", "dp=2", false, "moe", f32, at::kChar},  // what is not int8 is the trainer's own
+      {"fsdp=2", "dp=1,tp=2", true, "dense", bf16, at::kChar},
   };
   int64_t shared = 0;
   for (const RefitCase& c : cases) {
@@ -121,7 +125,7 @@ TEST(PlanOfARefit, BytesAreTheRuns) {
       EXPECT_EQ(c.apart ? 0 : plan.shared_weights[static_cast<size_t>(r)], mine.shared);
       shared += mine.shared;
       if (r < plan.rollout_rank(0)) continue;
-      EXPECT_EQ(plan.rollout_memory.of("weights", r - plan.rollout_rank(0)), mine.kept);
+      EXPECT_EQ(plan.rollout_memory.of("weights", r - plan.rollout_rank(0)), mine.kept + mine.scales);
       EXPECT_EQ(plan.rollout_memory.of("packed_panels", r - plan.rollout_rank(0)), mine.panels);
     }
   }
@@ -132,13 +136,16 @@ TEST(PlanOfARefit, BytesAreTheRuns) {
 TEST(PlanOfARefit, ItsTensorsAreTheRuns) {
   for (const char* model : {"dense", "moe", "over_encoded"})
     for (const bool apart : {false, true}) {
+      const bool int8 = apart;
       PlanOptions options;
       options.apart = apart;
       const Plan plan = make_plan(HfConfig::parse(weft::testing::oracle_model(model), "config.json"), "fsdp=2,tp=2,ep=4",
                                   "dp=2,tp=2,ep=2", options);
-      const std::vector<RefitTensor>
-          ours = planned_refit_tensors(plan.table, plan.train, plan.rollout, DType::kBF16, apart, false).tensors,
-          runs = refit_tensors(weft::testing::config_of(model), at::kBFloat16, places_of(plan), false, {});
+      const std::vector<RefitTensor> ours = planned_refit_tensors(plan.table, plan.train, plan.rollout,
+                                                                  int8 ? DType::kI8 : DType::kBF16, apart, false, DType::kBF16)
+                                                .tensors,
+                                     runs = refit_tensors(weft::testing::config_of(model), at::kBFloat16, places_of(plan), false,
+                                                          {}, int8);
       ASSERT_EQ(ours.size(), runs.size());
       const auto same = [](const std::vector<HolderSet>& a, const std::vector<HolderSet>& b) {
         return std::equal(a.begin(), a.end(), b.begin(), b.end(),

@@ -38,9 +38,11 @@ void visit_rollout(ConfigFields& f, RolloutRecipe& r) {
       "Ranks of the rollout: \"dp=4,tp=2,ep=8\" is 4 copies of the weights, each cut over 2 ranks, its experts over all 8; ep is "
       "tp unless said. Default: whole weights on each rank.");
   f.add("rollout.ranks", r.ranks, "Which ranks of the job, \"4-7\": the actor's, or none of them. Default: all.");
-  f.add("rollout.dtype", r.dtype,
-        "Type of the rollout's weights. auto: actor.param_dtype, which trainer and rollout need to be equal.")
-      .one_of({"auto", "float32", "fp32", "bfloat16", "bf16"});
+  f.add(
+       "rollout.dtype", r.dtype,
+       "Type of the rollout's weights. auto: actor.param_dtype, which trainer and rollout need to be equal. int8: the weights of "
+       "the layers' products, with a scale a row, the others as actor.param_dtype (docs/refit.md).")
+      .one_of({"auto", "float32", "fp32", "bfloat16", "bf16", "int8"});
   f.add("rollout.n", r.n, "Responses of each prompt: the group [responses].").range(1, 65536);
   f.add("rollout.temperature", r.temperature, "Sampling temperature; 0 is greedy and cannot be trained on.").range(0, 100);
   f.add("rollout.top_p", r.top_p, "Keep the smallest set of tokens with this probability; 1: all.").range(0, 1);

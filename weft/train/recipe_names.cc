@@ -216,7 +216,7 @@ const std::map<std::string, std::string, std::less<>> kNotBuiltYet = {
     {"env", kTurns},
     {"rollout.enable_prefix_caching", "the prefix cache is not built yet; the responses of one prompt share its blocks"},
     {"rollout.mode", "asynchronous rollouts are not built yet"},
-    {"rollout.quantization", "quantised rollouts are not built yet"},
+    {"rollout.quantization", "it is rollout.dtype = \"int8\""},
     {"lora", "LoRA is not built yet"},
     {"model.lora_rank", "LoRA is not built yet"},
     {"peft_config", "LoRA is not built yet"},

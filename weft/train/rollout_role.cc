@@ -8,6 +8,7 @@
 
 #include "weft/base/error.h"
 #include "weft/base/memory.h"
+#include "weft/model/int8_weights.h"
 #include "weft/model/parallelize.h"
 #include "weft/nn/arena_tensor.h"
 #include "weft/nn/view.h"
@@ -19,12 +20,15 @@ namespace {
 constexpr const char* kNoWeights =
     "the rollout has no valid weights: the actor has changed since the last refit, or a refit failed";
 
-TensorPart part_of(const at::Tensor& t) { return {static_cast<std::byte*>(t.data_ptr()), nn::dtype_of(t), t.sizes().vec()}; }
+TensorPart part_of(const at::Tensor& t, const at::Tensor& scales = {}) {
+  const DType dtype = t.scalar_type() == at::kChar ? DType::kI8 : nn::dtype_of(t);
+  return {static_cast<std::byte*>(t.data_ptr()), dtype, t.sizes().vec(), scales.defined() ? scales.data_ptr<float>() : nullptr};
+}
 
 }  // namespace
 
 std::vector<RefitTensor> refit_tensors(const ModelConfig& config, at::ScalarType rollout_dtype, const RolePlaces& places,
-                                       bool sequence_parallel, const std::vector<std::string>& actor_plan) {
+                                       bool sequence_parallel, const std::vector<std::string>& actor_plan, bool int8) {
   const CausalLM model(config, rollout_dtype);  // names and shapes, without memory
   const std::vector<nn::Parameter*> all = model.parameters();
   const ShardingPlan plan = plan_of(config, places.actor.dims, sequence_parallel, actor_plan, {all.begin(), all.end()});
@@ -37,7 +41,10 @@ std::vector<RefitTensor> refit_tensors(const ModelConfig& config, at::ScalarType
   const std::vector<int> from = numbered(places.actor), to = numbered(places.rollout);
   std::vector<RefitTensor> out;
   for (const nn::Parameter* p : all)
-    out.push_back({p->name(), p->shape(), p->compute_dtype(rollout_dtype) == at::kFloat ? DType::kF32 : DType::kBF16,
+    out.push_back({p->name(), p->shape(),
+                   int8 && int8_in_rollout(p->name())              ? DType::kI8
+                   : p->compute_dtype(rollout_dtype) == at::kFloat ? DType::kF32
+                                                                   : DType::kBF16,
                    holder_sets_of(place_parameter(plan, places.actor.dims, p->name(), p->shape()).layout, from),
                    holder_sets_of(rollout_layout(config, places.rollout.dims, *p), to)});
   return out;
@@ -48,8 +55,13 @@ RolloutRole::RolloutRole(const Recipe& recipe, const ModelConfig& config, at::Sc
                          const RolloutArenas& memory)
     : actor_(actor), mesh_(roles.rollout), memory_(memory) {
   const std::string& name = recipe.rollout.dtype;
-  const at::ScalarType dtype = name == "auto" ? actor_dtype : name == "float32" ? at::kFloat : at::kBFloat16;
+  int8_ = name == "int8";
+  const at::ScalarType dtype = name == "auto" || int8_ ? actor_dtype : name == "float32" ? at::kFloat : at::kBFloat16;
   if (!roles.world) {
+    if (int8_)
+      throw UsageError(
+          "rollout.dtype = \"int8\": on one rank the rollout runs on the actor's own weights; leave it, or train on two ranks "
+          "(actor.mesh = \"fsdp=2\")");
     if (dtype != actor_dtype)
       throw UsageError(
           fmt::format("rollout.dtype = \"{}\": on one rank the rollout runs on the actor's own weights; leave it, or set "
@@ -68,7 +80,8 @@ RolloutRole::RolloutRole(const Recipe& recipe, const ModelConfig& config, at::Sc
     // In the memory of the actor, where both have the same part in the same type and the rollout may lose it.
     const auto equal = [&](const nn::Parameter* p) {
       const nn::Parameter* trained = actor ? actor->find_parameter(p->name()) : nullptr;
-      return in_place_ && trained && trained->local_compute().scalar_type() == p->compute_dtype(dtype) &&
+      return in_place_ && trained && !(int8_ && int8_in_rollout(p->name())) &&
+             trained->local_compute().scalar_type() == p->compute_dtype(dtype) &&
              rollout_layout(config, mesh_->dims, *p).boxes(mesh_->rank()) == local_boxes(*trained);
     };
     const std::vector<nn::Parameter*> all = model_->parameters();
@@ -80,6 +93,8 @@ RolloutRole::RolloutRole(const Recipe& recipe, const ModelConfig& config, at::Sc
       shares_ = shares_ || shared;
       if (shared)
         p->freeze(at::kCPU, dtype, actor->find_parameter(p->name())->local_compute(), memory.actor_weights);
+      else if (int8_ && int8_in_rollout(p->name()))
+        p->freeze_int8(at::kCPU, dtype);
       else
         p->freeze(at::kCPU, dtype);
     }
@@ -92,7 +107,7 @@ RolloutRole::RolloutRole(const Recipe& recipe, const ModelConfig& config, at::Sc
   RefitOptions options;
   options.watermark = recipe.refit.watermark_mb * 1'000'000;
   options.verify = recipe.refit.verify;
-  refit_ = std::make_unique<Refit>(refit_tensors(config, dtype, places, recipe.actor.sequence_parallel, recipe.actor.plan),
+  refit_ = std::make_unique<Refit>(refit_tensors(config, dtype, places, recipe.actor.sequence_parallel, recipe.actor.plan, int8_),
                                    *both_, options);
   for (const RefitTensor& t : refit_->tensors()) needed_bytes_ += missing_bytes(t, both_->rank());
 }
@@ -111,7 +126,8 @@ void RolloutRole::actor_changes() {
 void RolloutRole::check_memory() const {
   double bytes = 0;
   if (model_)
-    for (nn::Parameter* p : model_->parameters()) bytes += static_cast<double>(p->local_compute().nbytes());
+    for (nn::Parameter* p : model_->parameters())
+      bytes += static_cast<double>(p->local_compute().nbytes() + (p->row_scales().defined() ? p->row_scales().nbytes() : 0));
   // Ranks of one process share what there is.
   const double ranks = both_->shares_memory() ? both_->size() : 1;
   double missing = bytes * ranks - static_cast<double>(available_memory());
@@ -140,9 +156,15 @@ RefitReport RolloutRole::refit(int64_t version) {
                                 : TensorPart{nullptr, t.dtype, {}});
       nn::Parameter* p = model_ ? model_->find_parameter(t.name) : nullptr;
       const size_t i = destinations.size();
-      if (beside && spare_.size() == i)
+      if (beside && spare_.size() == i) {
         spare_.push_back(nn::arena_tensor(memory_.other_weights, p->local_shape(), p->local_compute().scalar_type()));
-      destinations.push_back(p ? part_of(beside ? spare_[i] : p->local_compute()) : TensorPart{nullptr, t.dtype, {}});
+        spare_scales_.emplace_back();
+        if (p->row_scales().defined())
+          spare_scales_[i] = nn::arena_tensor(memory_.other_weights, p->row_scales().sizes().vec(), at::kFloat);
+      }
+      destinations.push_back(!p       ? TensorPart{nullptr, t.dtype, {}}
+                             : beside ? part_of(spare_[i], spare_scales_[i])
+                                      : part_of(p->local_compute(), p->row_scales()));
     }
     if (in_place_ && engine_) engine_->forbid(kNoWeights);
     report = refit_->run(sources, destinations);
@@ -153,14 +175,17 @@ RefitReport RolloutRole::refit(int64_t version) {
         p->rewritten();
         continue;
       }
-      const at::Tensor old = p->local_compute();
-      p->freeze(at::kCPU, model_->param_dtype(), std::move(spare_[i]), memory_.weights);
-      spare_[i] = old;
+      const at::Tensor old = p->local_compute(), old_scales = p->row_scales();
+      if (old_scales.defined())
+        p->freeze_int8(at::kCPU, model_->param_dtype(), std::move(spare_[i]), std::move(spare_scales_[i]), memory_.weights);
+      else
+        p->freeze(at::kCPU, model_->param_dtype(), std::move(spare_[i]), memory_.weights);
+      spare_[i] = old, spare_scales_[i] = old_scales;
     }
     if (beside && memory_.other_weights)
       memory_.other_weights->discard();
     else
-      spare_.clear();
+      spare_.clear(), spare_scales_.clear();
     if (model_ && memory_.weights) memory_.weights->filled();
   }
   version_ = version;

@@ -17,8 +17,9 @@
 namespace weft {
 
 // What the actor's ranks send: refit tensors of a model between two roles, as ranks of `both`. In the order of the parameters.
+// `int8`: the weights of its layers' products (model/int8_weights.h) are that, the others of rollout_dtype.
 std::vector<RefitTensor> refit_tensors(const ModelConfig& config, at::ScalarType rollout_dtype, const RolePlaces& places,
-                                       bool sequence_parallel, const std::vector<std::string>& actor_plan);
+                                       bool sequence_parallel, const std::vector<std::string>& actor_plan, bool int8 = false);
 
 // Where its weights lie; null: libtorch's memory.
 struct RolloutArenas {
@@ -66,8 +67,9 @@ class RolloutRole {
   std::optional<Communicator> both_;  // the ranks of actor and rollout; none: this rank is neither, or there is one rank
   std::unique_ptr<Refit> refit_;
   RolloutArenas memory_;
-  std::vector<at::Tensor> spare_;  // of transactional refits, in other_weights: one a tensor
-  bool in_place_ = true, shares_ = false;
+  // Of transactional refits, in other_weights: one a tensor; of those that are not int8 no scales.
+  std::vector<at::Tensor> spare_, spare_scales_;
+  bool int8_ = false, in_place_ = true, shares_ = false;
   int64_t version_ = -1, needed_bytes_ = 0;
 };
 
