@@ -34,18 +34,14 @@ TEST_F(JobTest, EachRankHasALogAndAResumeAppends) {
 TEST_F(JobTest, RolesThatAreProcesses) {
   if (!with_mpi()) return;
   const std::string limit = "memory.limit=280kB";
-  const std::vector<std::pair<std::string, std::vector<std::string>>> cases = {
-      {"asleep", {limit, "rollout.mesh=tp=2", "router_replay.mode=R3", "rollout.top_p=0.9", "rollout.kv_cache_tokens=512"}},
-      {"apart", {"actor.mesh=fsdp=1", "actor.ranks=0", "rollout.mesh=dp=1", "rollout.ranks=1", "router_replay.mode=R3"}}};
-  for (auto [name, recipe] : cases) {
-    train(Ranks::kProcesses, name + "_processes", 2, recipe);
-    std::erase(recipe, limit);
-    train(Ranks::kThreads, name + "_threads", 2, recipe);
-    expect_same_run(name + "_threads", name + "_processes", 2);
-    const nlohmann::json row = metrics(name + "_processes", true).at(1);
-    EXPECT_EQ(row.at("refit/byte_ratio").get<double>(), 1) << name;
-    EXPECT_EQ(row.contains("memory/stored_mb"), name == "asleep") << row;
-  }
+  std::vector<std::string> recipe = {limit, "rollout.mesh=tp=2", "router_replay.mode=R3", "rollout.top_p=0.9", "rollout.kv_cache_tokens=512"};
+  train(Ranks::kProcesses, "processes", 2, recipe);
+  std::erase(recipe, limit);
+  train(Ranks::kThreads, "threads", 2, recipe);
+  expect_same_run("threads", "processes", 2);
+  const nlohmann::json row = metrics("processes", true).at(1);
+  EXPECT_EQ(row.at("refit/byte_ratio").get<double>(), 1);
+  EXPECT_GT(row.at("memory/stored_mb").get<double>(), 0);
 }
 
 // ---- Signals

@@ -16,7 +16,8 @@ std::optional<int64_t> parse_bytes(const std::string& text) {
   in >> unit;
   if (in >> more) return std::nullopt;
   double factor = 1;
-  if (!unit.empty() && unit != "B") {
+  if (unit.empty()) return std::nullopt;
+  if (unit != "B") {
     static constexpr std::string_view kPrefixes = "kMGT";
     const size_t power = kPrefixes.find(unit[0] == 'K' ? 'k' : unit[0]);
     const bool binary = unit.size() == 3 && unit[1] == 'i';

@@ -10,7 +10,7 @@ namespace weft {
 // Bytes: what the machine has available, and no more than the process's cgroups leave. At least 0.
 int64_t available_memory();
 
-// Bytes of "12GB", "800 MB", "1.5GiB", "4096": powers of 1000, of 1024 with an i; nullopt for anything else, and what does not fit.
+// Bytes of "12GB", "800 MB", "1.5GiB", "4096B": powers of 1000, of 1024 with an i; nullopt for anything else, and what does not fit.
 std::optional<int64_t> parse_bytes(const std::string& text);
 
 // MemAvailable of the text of /proc/meminfo; -1 where it does not say.

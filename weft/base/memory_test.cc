@@ -19,9 +19,9 @@ TEST(Memory, WhatTheMachineHas) {
 
 TEST(Memory, SizesAreRead) {
   for (const auto& [text, bytes] : {std::pair<const char*, int64_t>{"12GB", 12'000'000'000}, {"800 MB", 800'000'000}, {"1.5GiB", 1'610'612'736},
-                                    {"4096", 4096}, {"0", 0}, {"3kB", 3000}, {"2KiB", 2048}, {"1TB", 1'000'000'000'000}, {"7 B", 7}})
+                                    {"4096B", 4096}, {"0B", 0}, {"3kB", 3000}, {"2KiB", 2048}, {"1TB", 1'000'000'000'000}, {"7 B", 7}})
     EXPECT_EQ(parse_bytes(text), bytes) << text;
-  for (const char* text : {"", "GB", "-1", "+1", "1G", "1gb", "1XB", "1GiBs", "1 GB x", "1e30", "nan", "1iB", "99999999TB"})
+  for (const char* text : {"", "GB", "-1", "12", "1e3", "+1", "1G", "1gb", "1XB", "1GiBs", "1 GB x", "1e30", "nan", "1iB", "99999999TB"})
     EXPECT_EQ(parse_bytes(text), std::nullopt) << text;
 }
 

@@ -14,7 +14,7 @@ std::vector<Option> inspect_refit_options() {
            "with refit: as actor.ranks: 0-3. Without ranks both roles have the same, or where the meshes have "
            "other sizes the rollout's stand behind the trainer's"},
           {"--rollout-ranks", "RANKS", "with refit: as rollout.ranks: 4-7"},
-          {"--rollout-dtype", "DTYPE", "with refit: bfloat16 (default) or float32"},
+          {"--rollout-dtype", "DTYPE", "with refit: bfloat16 (default), float32 or int8"},
           {"--watermark-mb", "N", "with refit: as refit.watermark_mb (default 64)"},
           {"--name", "PATTERN", "with refit: transfers of these tensors only: '*.experts.*'"},
           {"--limit", "N", "with refit: at most so many transfers (default 40; 0: all)"},
@@ -34,6 +34,8 @@ int inspect_refit(const Arguments& args, const Registry& registry) {
   RefitListingView view;
   view.name = args.get("--name", view.name);
   view.limit = args.get_int("--limit", view.limit);
+  for (const std::string& mesh : {args.positional[1], args.positional[2]})
+    if (mesh.empty()) throw UsageError("weft inspect refit: a mesh is empty; fsdp=1 and dp=1 are those of one rank");
   const ParameterTable table = parameter_table(config_file(args.get("--model")), false, registry.families);
   const RefitListing listing = list_refit(table, args.positional[1], args.positional[2], options);
   std::cout << (args.has("--json") ? refit_listing_json(listing, view) : refit_listing_text(listing, view));

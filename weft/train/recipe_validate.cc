@@ -79,8 +79,9 @@ void validate_common(const Recipe& r) {
         refuse(fmt::format("{} is Parquet; turn it into JSONL with tools/to_jsonl.py {} > FILE.jsonl", file, file));
     }
   if (!r.memory.limit.empty()) {
-    if (!parse_bytes(r.memory.limit))
-      refuse(fmt::format("memory.limit = \"{}\" is no size: \"12GB\", \"800MB\", \"1.5GiB\"", r.memory.limit));
+    if (parse_bytes(r.memory.limit).value_or(0) == 0)
+      refuse(fmt::format("memory.limit = \"{}\" is no size: \"12GB\", \"800MB\", \"1.5GiB\"; leave it out for no limit", r.memory.limit));
+    if (r.memory.store_dir.starts_with("~")) refuse(fmt::format("memory.store_dir = \"{}\": ~ means nothing here, write the whole path", r.memory.store_dir));
     if (r.trainer.device != "cpu") refuse("memory.limit is for memory of the CPU: leave it out with trainer.device = \"cuda\"");
   }
   if ((r.trainer.resume_mode == "resume_path") == r.trainer.resume_from_path.empty())
@@ -291,6 +292,8 @@ void validate_recipe(const Recipe& r, RecipeUse use, const RecipeChoices& choice
     validate_rewards(r.reward, use == RecipeUse::kTrain && !r.reward_model.path.empty());
     validate_rl(r, choices);
   }
+  if (use == RecipeUse::kSft && !r.memory.limit.empty())
+    refuse("memory.limit is for weft train: sft has one phase, which needs all that it has");
   if (use == RecipeUse::kSft && r.actor.recompute && r.actor.router_aux_loss_coef > 0)
     refuse("actor.recompute = true and actor.router_aux_loss_coef exclude each other: set one of them off");
   if (r.trainer.total_training_steps > 0 && r.actor.optim.lr_warmup_steps > 0 && use == RecipeUse::kSft &&

@@ -22,7 +22,7 @@ std::shared_ptr<Arena> RoleMemory::add(const std::string& name, std::set<Phase> 
     if (asleep != Asleep::kKept)
       arena->discard();
     else if (arena->has_memory())
-      arena->store(store_dir_);
+      store(*arena);
   };
   k.wake = [arena, asleep] {
     arena->wake();
@@ -71,15 +71,21 @@ int64_t RoleMemory::resident() const {
   return sum;
 }
 
-void RoleMemory::make_store_dir() const {
+void RoleMemory::store(Arena& arena) {
   std::error_code error;
-  std::filesystem::create_directories(store_dir_, error);
+  if (std::filesystem::create_directories(store_dir_, error)) made_dir_ = true;
   if (error) throw SystemError(fmt::format("memory.store_dir = \"{}\": {}", store_dir_, error.message()));
+  arena.store(store_dir_);
+}
+
+// Files there have no names: the directory is empty.
+RoleMemory::~RoleMemory() {
+  std::error_code none;
+  if (made_dir_) std::filesystem::remove(store_dir_, none);
 }
 
 void RoleMemory::settle(int64_t ranks_of_process) {
   if (limit_ <= 0 || resident() * ranks_of_process <= limit_) return;
-  make_store_dir();
   for (const Kind& k : kinds_)
     if (const Arena* a = k.arena(); a && k.asleep == Asleep::kKept && a->state() == Arena::State::kAwake && a->bytes() > 0)
       k.sleep();
@@ -101,7 +107,6 @@ void RoleMemory::plan(const Job& job, const std::set<Phase>& phases) {
   }
   const std::vector<Phase> list(phases.begin(), phases.end());
   plan_ = plan_sleep(needs, list, limit_);
-  if (plan_.sleeps()) make_store_dir();
 }
 
 std::vector<std::string> RoleMemory::describe() const {

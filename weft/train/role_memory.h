@@ -44,6 +44,9 @@ class RoleMemory {
 
   // `limit` bytes of a process, 0: none. Kept contents go to `store_dir`, which is made when it is needed.
   RoleMemory(int64_t limit, std::string store_dir) : limit_(limit), store_dir_(std::move(store_dir)) {}
+  ~RoleMemory();
+  RoleMemory(const RoleMemory&) = delete;
+  RoleMemory& operator=(const RoleMemory&) = delete;
 
   // All ranks add the same kinds in the same order, also those that have none of it. A kind that is an arena and no more:
   std::shared_ptr<Arena> add(const std::string& name, std::set<Phase> phases, Asleep asleep, std::function<int64_t()> bytes = {});
@@ -76,7 +79,7 @@ class RoleMemory {
  private:
   void measure();
   int64_t resident() const;
-  void make_store_dir() const;
+  void store(Arena& arena);
 
   int64_t limit_;
   std::string store_dir_;
@@ -86,6 +89,7 @@ class RoleMemory {
   std::map<Phase, int64_t> peaks_;
   Arena::Traffic reported_;
   double seconds_ = 0;
+  bool made_dir_ = false;
   bool must_refit_ = false;
 };
 

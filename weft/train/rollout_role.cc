@@ -7,7 +7,6 @@
 #include <algorithm>
 
 #include "weft/base/error.h"
-#include "weft/base/memory.h"
 #include "weft/model/int8_weights.h"
 #include "weft/model/parallelize.h"
 #include "weft/nn/arena_tensor.h"
@@ -107,6 +106,9 @@ RolloutRole::RolloutRole(const Recipe& recipe, const ModelConfig& config, at::Sc
   RefitOptions options;
   options.watermark = recipe.refit.watermark_mb * 1'000'000;
   options.verify = recipe.refit.verify;
+  options.progress = [this](int64_t done, int64_t of) {
+    if (progress_) progress_(done, of);
+  };
   refit_ = std::make_unique<Refit>(refit_tensors(config, dtype, places, recipe.actor.sequence_parallel, recipe.actor.plan, int8_),
                                    *both_, options);
   for (const RefitTensor& t : refit_->tensors()) needed_bytes_ += missing_bytes(t, both_->rank());
@@ -130,7 +132,7 @@ void RolloutRole::check_memory() const {
       bytes += static_cast<double>(p->local_compute().nbytes() + (p->row_scales().defined() ? p->row_scales().nbytes() : 0));
   // Ranks of one process share what there is.
   const double ranks = both_->shares_memory() ? both_->size() : 1;
-  double missing = bytes * ranks - static_cast<double>(available_memory());
+  double missing = bytes * ranks - static_cast<double>(available_());
   both_->all_reduce(&missing, &missing, 1, DType::kF64, ReduceOp::kMax, "refit_checks").wait();
   if (missing > 0)
     throw SystemError(

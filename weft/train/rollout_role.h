@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "weft/base/memory.h"
 #include "weft/refit/refit.h"
 #include "weft/rollout/engine.h"
 #include "weft/train/generate.h"
@@ -53,6 +54,10 @@ class RolloutRole {
   // leaves the version before, another leaves the rollout without weights until the next succeeds. RefitError, or SystemError
   // where the memory for a second set is not there.
   RefitReport refit(int64_t version);
+  // Told after each bucket of a refit, on every rank that takes part.
+  void on_refit_progress(std::function<void(int64_t done, int64_t of)> progress) { progress_ = std::move(progress); }
+  // What a transactional refit asks before it starts; by default what the machine has (base/memory.h).
+  void set_available_memory(std::function<int64_t()> available) { available_ = std::move(available); }
   int64_t version() const { return version_; }
   // Bytes of the rollout's weights on this rank that it does not hold as the actor's.
   int64_t needed_bytes() const { return needed_bytes_; }
@@ -64,6 +69,8 @@ class RolloutRole {
   std::unique_ptr<CausalLM> model_;  // null: the actor's own, or not of this role
   std::unique_ptr<Engine> engine_;
   std::shared_ptr<const RankMesh> mesh_;
+  std::function<void(int64_t, int64_t)> progress_;
+  std::function<int64_t()> available_ = available_memory;
   std::optional<Communicator> both_;  // the ranks of actor and rollout; none: this rank is neither, or there is one rank
   std::unique_ptr<Refit> refit_;
   RolloutArenas memory_;

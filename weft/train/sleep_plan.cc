@@ -33,6 +33,8 @@ SleepPlan plan_sleep(std::span<const MemoryNeed> kinds, std::span<const Phase> p
     return kinds[a].discard != kinds[b].discard ? kinds[a].discard : largest(a) > largest(b);
   });
   SleepPlan plan;
+  std::string refused;
+  int64_t most_needed = limit;
   for (const Phase phase : phases) {
     std::vector<bool>& asleep = plan.asleep.emplace(phase, std::vector<bool>(kinds.size(), false)).first->second;
     std::vector<int64_t> awake;  // by process
@@ -49,17 +51,21 @@ SleepPlan plan_sleep(std::span<const MemoryNeed> kinds, std::span<const Phase> p
       for (size_t p = 0; p < kinds[i].bytes.size(); ++p) awake[p] -= kinds[i].bytes[p];
     }
     plan.peak[phase] = peak();
-    if (limit <= 0 || peak() <= limit) continue;
+    if (limit <= 0 || peak() <= most_needed) continue;
+    most_needed = peak();
     std::vector<std::string> needs;
+    bool cache = false;
     const size_t process = static_cast<size_t>(most() - awake.begin());
     for (const MemoryNeed& k : kinds)
-      if (k.phases.contains(phase) && process < k.bytes.size() && k.bytes[process] > 0)
+      if (k.phases.contains(phase) && process < k.bytes.size() && k.bytes[process] > 0) {
         needs.push_back(fmt::format("{} {:.1f}", k.name, in_mb(k.bytes[process])));
-    throw UsageError(fmt::format(
-        "memory.limit = {:.1f} MB: the phase {} needs {:.1f} MB in one process ({}). Raise it, use more processes, or lower "
-        "rollout.kv_cache_tokens",
-        in_mb(limit), phase_name(phase), in_mb(peak()), fmt::join(needs, ", ")));
+        cache = cache || k.name.ends_with(".kv_cache");
+      }
+    refused = fmt::format(
+        "memory.limit = {:.3g} MB: the phase {} needs {:.1f} MB in one process ({}), more than any other. Raise it{} use more processes",
+        in_mb(limit), phase_name(phase), in_mb(peak()), fmt::join(needs, ", "), cache ? ", lower rollout.kv_cache_tokens, or" : " or");
   }
+  if (!refused.empty()) throw UsageError(refused);
   return plan;
 }
 

@@ -34,8 +34,7 @@ struct SleepPlan {
 };
 
 // Nothing sleeps in a phase whose bytes fit into `limit` in every process (0: no limit). Else kinds that it does not need go to
-// sleep until they do: first those that need not be kept, then the largest. UsageError that lists what a phase needs where that
-// alone does not fit.
+// sleep until they do: first those that need not be kept, then the largest. UsageError that lists what the largest phase needs where that alone does not fit.
 SleepPlan plan_sleep(std::span<const MemoryNeed> kinds, std::span<const Phase> phases, int64_t limit);
 
 }  // namespace weft

@@ -135,6 +135,9 @@ Trainer::Trainer(Recipe recipe, const Registry& registry, Roles roles)
                                                          replay_ == RouterReplayMode::kR3 || recipe_.trainer.parity == "require");
                                     },
                                     arenas_.rollout);
+  rollout_->on_refit_progress([this](int64_t done, int64_t of) {
+    if (done < of) note(fmt::format("step {}: refit {}/{}", progress_.step, done, of));
+  });
   plan_memory();
   refit_rollout();
   for (const auto& [id, bias] : training_params(recipe_).logit_bias)
