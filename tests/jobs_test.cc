@@ -30,7 +30,7 @@ TEST_F(JobTest, EachRankHasALogAndAResumeAppends) {
 
 // ---- Roles
 
-// What processes compute is what threads do, digit for digit: roles on one mesh each, or on ranks of their own; memory that sleeps.
+// What processes compute is what threads do, digit for digit: roles on a mesh each, samples that travel, memory that sleeps.
 TEST_F(JobTest, RolesThatAreProcesses) {
   if (!with_mpi()) return;
   const std::string limit = "memory.limit=280kB";
