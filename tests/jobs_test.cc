@@ -33,7 +33,7 @@ TEST_F(JobTest, EachRankHasALogAndAResumeAppends) {
 // What processes compute is what threads do, digit for digit: roles on a mesh each, samples that travel, memory that sleeps.
 TEST_F(JobTest, RolesThatAreProcesses) {
   if (!with_mpi()) return;
-  const std::string limit = "memory.limit=280kB";
+  const std::string limit = "memory.limit=230kB";
   std::vector<std::string> recipe = {limit, "rollout.mesh=tp=2", "router_replay.mode=R3", "rollout.top_p=0.9", "rollout.kv_cache_tokens=512"};
   train(Ranks::kProcesses, "processes", 2, recipe);
   std::erase(recipe, limit);

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "weft/base/error.h"
+#include "weft/base/signals.h"
 
 namespace weft {
 namespace {
@@ -104,7 +105,7 @@ void Job::phase(bool here, const std::function<void()>& fn) const {
   } catch (const StoppedError& e) {
     stopped = e.what();
   }
-  if (any(!stopped.empty())) throw StoppedError(stopped.empty() ? "stopped while other ranks were at work" : stopped);
+  if (any(!stopped.empty())) throw StoppedError(stopped.empty() ? fmt::format("stopped by {}", stop_signal_name()) : stopped);
 }
 
 void Job::report_wait_share(double before, MetricsRow& row) const {
