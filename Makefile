@@ -1,6 +1,6 @@
 # make        the program: build/weft
 # make demo   GRPO on the shipped model; a report at the end
-# make test   build and pass all tests (under 3 minutes once built)
+# make test   build and pass all tests (some 4 minutes on two cores once built)
 BUILD ?= build
 CMAKE_FLAGS ?=
 JOBS ?= $(shell nproc)
