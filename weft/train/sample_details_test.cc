@@ -84,6 +84,18 @@ TEST(SampleDetails, TravelToWhomWantsThem) {
   EXPECT_GT(moved, 200);
 }
 
+// Routes that a rank has already (the actor's own, R2) are not replaced by the rollout's.
+TEST(SampleDetails, RoutesOfTheReceiverStay) {
+  run_ranks(2, {}, [&](Communicator& world) {
+    std::vector<ScoredSample> samples;
+    samples.push_back(world.rank() == 0 ? ScoredSample{detailed(4), "", true, true} : without_details(4));
+    if (world.rank() == 1) samples[0].trajectory.routing = detailed(9).routing;  // of as many tokens
+    fetch_details(Job(world), samples, {1});
+    EXPECT_EQ(samples[0].trajectory.kept, detailed(4).kept);
+    EXPECT_EQ(samples[0].trajectory.routing, detailed(world.rank() == 0 ? 4 : 9).routing);
+  });
+}
+
 TEST(SampleDetails, WhatNobodyHasIsAnError) {
   EXPECT_THROW(run_ranks(2, {},
                          [&](Communicator& world) {

@@ -34,8 +34,8 @@ void Trainer::add_memory() {
   r.actor_weights = arenas_.actor.parameters.weights;
   r.sleeps = arenas_.limited;
   // Two that transactional refits take in turn.
-  const auto live = [this] { return rollout_ && rollout_->weights() ? rollout_->weights() : nullptr; };
-  const auto other = [this] { return rollout_ && rollout_->other_weights() ? rollout_->other_weights() : nullptr; };
+  const auto live = [this] { return rollout_ ? rollout_->weights() : nullptr; };
+  const auto other = [this] { return rollout_ ? rollout_->other_weights() : nullptr; };
   m.add({"rollout.weights",
          {Phase::kGenerate, Phase::kRefit},
          Asleep::kRefit,
