@@ -101,8 +101,9 @@ TEST_F(MemoryLimitTest, NeedsNoMoreThanItsLargestPhase) {
   write_tiny_model(model, [](nlohmann::ordered_json& c) {
     c["hidden_size"] = 160, c["intermediate_size"] = 640, c["moe_intermediate_size"] = 96;
   });
+  const LoadedModel whole = load_model(model, DType::kF32);
   double numel = 0;
-  for (const nn::Parameter* p : load_model(model, DType::kF32).model->parameters()) numel += static_cast<double>(p->numel());
+  for (const nn::Parameter* p : whole.model->parameters()) numel += static_cast<double>(p->numel());
   const Case c{"bound", {"model.path=" + model, "actor.mesh=fsdp=2", "refit.mode=in_place"}};
   on_ranks(of("free", c, {}), [](Trainer& t) { t.run(); });
   const int64_t limit = least_limit(c);
